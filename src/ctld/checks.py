@@ -1,0 +1,48 @@
+"""Checks of what a user hands over: each error names the value and the remedy."""
+
+import math
+import operator
+from numbers import Integral, Real
+from typing import Any
+
+
+class NonFiniteError(ValueError):
+    """A loss or a gradient is NaN or infinite. Nothing was changed: catch this to skip the batch."""
+
+
+def real(
+    name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
+) -> float:
+    """`value` as a float, if it is a finite number within the bounds; else an error that says which bounds.
+
+    One-element tensors count as numbers: torch's optimizers take a tensor as lr.
+    """
+    item = getattr(value, "item", None)
+    number = item() if item is not None and getattr(value, "ndim", 0) == 0 else value
+    if isinstance(number, bool) or not isinstance(number, Real):
+        raise TypeError(f"{name} = {value!r} is not a number; give {_range(at_least, above, below)}")
+    number = float(number)
+    if not (math.isfinite(number) and number >= at_least and number > above and number < below):
+        raise ValueError(f"{name} = {number!r} is out of range; give {_range(at_least, above, below)}")
+    return number
+
+
+def integer(name: str, value: Any, *, at_least: int) -> int:
+    """`value` as an int, if it is a whole number and large enough."""
+    if isinstance(value, bool) or not isinstance(value, Integral | float) or not float(value).is_integer():
+        raise TypeError(f"{name} = {value!r} is not a whole number; give an int >= {at_least}")
+    number = int(float(value)) if isinstance(value, float) else operator.index(value)
+    if number < at_least:
+        raise ValueError(f"{name} = {number} is out of range; give an int >= {at_least}")
+    return number
+
+
+def _range(at_least: float, above: float, below: float) -> str:
+    bounds = []
+    if above > -math.inf:
+        bounds.append(f"> {above:g}")
+    elif at_least > -math.inf:
+        bounds.append(f">= {at_least:g}")
+    if below < math.inf:
+        bounds.append(f"< {below:g}")
+    return "a finite number" + (" " + " and ".join(bounds) if bounds else "")

@@ -1,0 +1,39 @@
+"""Diagnostics of a recorded run: arrays in, numbers out.
+
+A series is an array of shape ``(steps,)``, or ``(chains, steps)`` for independent runs of equal length.
+
+* how far to trust a mean: `estimate` (an `Estimate`), `batch_means_error`, `effective_sample_size`
+* the tempering variable: `occupancy`, `total_variation`, `share_outside`, `cold_share`, `half_trips`
+* barriers of the target: `crossings`
+* the temperature: `kinetic_temperature`, `configurational_temperature`
+"""
+
+from ctld.diagnostics.alpha import (
+    ColdShare,
+    HalfTrips,
+    cold_share,
+    half_trips,
+    occupancy,
+    share_outside,
+    total_variation,
+)
+from ctld.diagnostics.crossings import crossings
+from ctld.diagnostics.errors import Estimate, batch_means_error, effective_sample_size, estimate
+from ctld.diagnostics.thermometers import configurational_temperature, kinetic_temperature
+
+__all__ = [
+    "ColdShare",
+    "Estimate",
+    "HalfTrips",
+    "batch_means_error",
+    "cold_share",
+    "configurational_temperature",
+    "crossings",
+    "effective_sample_size",
+    "estimate",
+    "half_trips",
+    "kinetic_temperature",
+    "occupancy",
+    "share_outside",
+    "total_variation",
+]

@@ -1,0 +1,62 @@
+"""Sub-steps on lists of tensors: kick, thermostat, drift. They take numbers and know no algorithm.
+
+Tensors of one list may differ in shape, layout, dtype and device. Momenta are never of lower precision than float32,
+whatever the parameters are; a kick converts gradients to the dtype of the momenta.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def momentum_dtype(parameter: Tensor) -> torch.dtype:
+    """float64 for float64 parameters, else float32: bfloat16 would lose a momentum's small changes."""
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
+
+
+def total_gradients(
+    gradients: list[Tensor], parameters: list[Tensor], momenta: list[Tensor], *, decay: float, ascend: bool
+) -> list[Tensor]:
+    """∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
+    gradients = [gradient.to(momentum.dtype) for gradient, momentum in zip(gradients, momenta, strict=True)]
+    if ascend:
+        gradients = list(torch._foreach_neg(gradients))
+    return list(torch._foreach_add(gradients, parameters, alpha=decay)) if decay else gradients
+
+
+def kick(momenta: list[Tensor], gradients: list[Tensor], *, retain: float, impulse: float) -> None:
+    """p ← retain·p + impulse·∇."""
+    torch._foreach_mul_(momenta, retain)
+    torch._foreach_add_(momenta, gradients, alpha=impulse)
+
+
+def thermostat(momentum: Tensor, noise: Tensor, *, deviation: float | Tensor) -> None:
+    """p ← p + deviation·ε; `noise` is flat, in the row-major order of the parameter's elements."""
+    noise = noise.view(momentum.shape)
+    if isinstance(deviation, Tensor):
+        momentum.addcmul_(noise, deviation)
+    else:
+        momentum.add_(noise, alpha=deviation)
+
+
+def drift(parameters: list[Tensor], momenta: list[Tensor], *, step: float) -> None:
+    """θ ← θ + step·p."""
+    if all(p.dtype == m.dtype for p, m in zip(parameters, momenta, strict=True)):
+        torch._foreach_add_(parameters, momenta, alpha=step)
+    else:
+        for parameter, momentum in zip(parameters, momenta, strict=True):
+            parameter.add_(momentum, alpha=step)
+
+
+def square_norm(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Σ‖x‖² as one float64 number that stays on `device`."""
+    norms = torch._foreach_norm([tensor for tensor in tensors if tensor.numel()] or [torch.zeros(1, device=device)])
+    return torch.stack([norm.to(device, torch.float64) for norm in norms]).square_().sum()
+
+
+def rounding(parameter: Tensor) -> float:
+    """Half the gap between neighbouring numbers at the parameter's typical size: smaller changes are lost."""
+    size = math.sqrt(float(square_norm([parameter], parameter.device)) / max(parameter.numel(), 1))
+    return 0.5 * torch.finfo(parameter.dtype).eps * size

@@ -1,0 +1,419 @@
+"""CTLD: Langevin dynamics with continuous tempering (Ye, Zhu, Mantiuk, NIPS 2017), Algorithm 1.
+
+Target of the exploration: p(θ, r, α) ∝ exp(−g(α) H(θ, r)/T − φ(α) − V_b(α)), H = N·(mean loss + prior) + rᵀr/2. Then
+SGD with momentum. In the paper's notation, with one loss and gradient at θ per step t,
+
+    t < L_s:  r ← (1 − ηγ) r − η ∇Ũ + sqrt(2ηγT/g(α)) ε;  (α, r_α, V_b) by H;  θ ← θ + η r
+    t ≥ L_s:  r ← (1 − ηγ) r − η ∇Ũ;                                          θ ← θ + η r
+
+The user speaks SGD on the mean loss: lr = N η², momentum = 1 − ηγ. The momentum buffer holds u = r/√N = v/√lr in groups
+where noise is injected (a change of lr then leaves r alone, as in the paper) and torch's b = −v/lr elsewhere (the
+trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). Departure from the print: its first move,
+θ + η r before any gradient, is left out, since a constructor does not move parameters. More in docs/maths.md.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics, noise
+from ctld.checks import NonFiniteError, integer, real
+from ctld.optimizers.compensation import LossVariance, compensated_deviation, initial_state
+from ctld.optimizers.sampler import Loss, Sampler
+from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
+from ctld.tempering import TemperatureControl, Tempering
+
+Moved = list[tuple[int, Tensor]]
+"""The parameters of a group that have a gradient, with their indices over all groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What the last step did, for logs and diagnostics. In fine-tuning α is frozen, the ratio 1 and the rest None."""
+
+    alpha: float | None
+    """α after the step; None if the tempering has no `alpha`."""
+    temperature_ratio: float
+    """1/g(α), the one that multiplied this step's noise."""
+    potential: float | None = None
+    """Ũ = N·(mean loss + prior) at the parameters before the step."""
+    kinetic_temperature: float | None = None
+    """Thermometer, target T·temperature_ratio: N‖(u_t + u_{t−1})/2‖²/d, exact on a Gaussian at any stable lr."""
+    hamiltonian: float | None = None
+    """H in units of T: (potential + kinetic energy after the kick)/T."""
+    alpha_force: float | None = None
+    """h, the force on α."""
+
+
+class CTLD(Sampler):
+    """Explore by continuously tempered Langevin dynamics, then fine-tune by SGD with momentum.
+
+    >>> optimizer = CTLD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3,
+    ...                  num_data=len(train_set), exploration_steps=2000)          # doctest: +SKIP
+    >>> loss.backward(); optimizer.step(loss=loss)                                 # doctest: +SKIP
+
+    Parameters
+    ----------
+    params : iterable of parameters, of (name, parameter), or of groups
+        A group may set its own `lr`, `momentum`, `weight_decay`, `maximize` and `explore`. With `explore=False` a group
+        is trained by SGD with momentum throughout, gets no noise and has no share in H: for norms, biases, embeddings.
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD`, on the mean loss. `weight_decay` is also the prior, N·weight_decay·‖θ‖²/2.
+    num_data : float
+        N, the number of data that the posterior is conditioned on.
+    exploration_steps : int
+        L_s. 0 gives SGD with momentum.
+    temperature : float or "auto"
+        T of the posterior. 1 is the paper; "auto" is the largest T up to 1 whose noise does not swamp the initial
+        parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
+    tempering : TemperatureControl, optional
+        What moves the temperature; `Tempering.paper` if left out.
+    noise_compensation : bool
+        Inject less noise by what the minibatches bring in (section 4.1 of the paper), estimated from successive
+        differences. Costs two more buffers per parameter.
+    seed : int, optional
+        Of the noise. Left out, one is drawn from torch's default generator. Under `torch.distributed`, rank 0's is used.
+    process_group : ProcessGroup, optional
+        Over which the loss is averaged; the world, if left out and there is one.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.9,
+        *,
+        num_data: float,
+        exploration_steps: int,
+        weight_decay: float = 0.0,
+        temperature: float | Literal["auto"] = "auto",
+        tempering: TemperatureControl | None = None,
+        noise_compensation: bool = False,
+        seed: int | None = None,
+        maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
+    ) -> None:
+        self.exploration_steps = integer("exploration_steps", exploration_steps, at_least=0)
+        if isinstance(temperature, str) and temperature != "auto":
+            raise ValueError(f'temperature = {temperature!r} is unknown; give "auto" or a number >= 0')
+        self.noise_compensation = bool(noise_compensation)
+        self.last: StepRecord | None = None
+        self._loss_variance = LossVariance()
+        self._clamped = self._compensated = 0
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "explore": True,
+            "langevin": False,  # whether the momentum buffer holds v/√lr rather than torch's −v/lr
+            "last_lr": 0.0,  # the last lr > 0 with which the group took a step: turns one into the other
+        }
+        super().__init__(params, defaults, num_data=num_data, seed=seed, process_group=process_group)
+        self.tempering, mean_ratio = self._take_tempering(tempering, cold=temperature == 0)
+        self._temperature = (
+            automatic_temperature(
+                self.param_groups,
+                num_data=self.num_data,
+                exploration_steps=self.exploration_steps,
+                mean_temperature_ratio=mean_ratio,
+            )
+            if temperature == "auto"
+            else real("temperature", temperature, at_least=0)
+        )
+        for index, group, parameter in self._enumerate():
+            self._initialize(group, parameter, index)
+        if self.exploring:
+            exploring = [group for group in self.param_groups if group["explore"]]
+            warn_of_rounding(exploring, num_data=self.num_data, temperature=self._temperature)
+        self._ready = True
+        self._publish()
+
+    @classmethod
+    def from_step_size(
+        cls,
+        params: Any,
+        step_size: float,
+        momentum: float = 0.9,
+        *,
+        num_data: float,
+        temperature: Any = 1.0,
+        **options: Any,
+    ) -> "CTLD":
+        """With the paper's η in place of lr, as its tables give it, and its temperature: lr = num_data·step_size²."""
+        step_size = real("step_size", step_size, above=0)
+        lr = real("num_data", num_data, above=0) * step_size**2
+        return cls(params, lr, momentum, num_data=num_data, temperature=temperature, **options)
+
+    # ---- what is in force ----
+
+    @property
+    def exploring(self) -> bool:
+        """Whether the next step injects noise."""
+        return (
+            self._step_count < self.exploration_steps
+            and self._temperature > 0
+            and any(group["explore"] for group in self.param_groups)
+        )
+
+    @property
+    def temperature(self) -> float:
+        """T, the number that was given or chosen."""
+        return self._temperature
+
+    @property
+    def temperature_ratio(self) -> float:
+        """1/g(α) for the next step; 1 in fine-tuning, where nothing is tempered."""
+        return self.tempering.temperature_ratio if self.exploring else 1.0
+
+    @property
+    def step_size(self) -> float:
+        """η = sqrt(lr/N) at the present lr of the first exploring group."""
+        return math.sqrt(float(self._leading_group()["lr"]) / self.num_data)
+
+    @property
+    def friction(self) -> float:
+        """γ = (1 − momentum)/η."""
+        return (1.0 - float(self._leading_group()["momentum"])) / self.step_size if self.step_size else math.inf
+
+    @property
+    def clamped_share(self) -> float:
+        """Share of the compensated noise variances that had to be clamped at zero: above it, the run is too hot."""
+        return self._clamped / self._compensated if self._compensated else 0.0
+
+    # ---- Algorithm 1 ----
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
+        """One step, of exploration or of fine-tuning.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Recomputes the gradients and returns the loss.
+        loss : float or Tensor of one element, optional
+            The mean loss of the whole effective batch, unscaled: the number whose gradient is in `p.grad`. It is needed
+            during exploration, from here, the closure or `observe`, and not read later.
+
+        Returns
+        -------
+        The closure's value, or `loss`.
+        """
+        result = self._evaluate(closure, loss)
+        observed, self._observed = self._observed, []
+        for group in self.param_groups:
+            self._check_group(group)
+        moved = self._moved()
+        if not self.exploring:
+            for group, pairs in zip(self.param_groups, moved, strict=True):
+                self._fine_tune(group, pairs)
+            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
+        elif observed:
+            self._explore(self._agree_on_loss(observed, [p.grad for pairs in moved for _, p in pairs]), moved)
+        elif all(float(group["lr"]) == 0 for group in self.param_groups):
+            return result  # a checkpointer's dry run
+        else:
+            raise ValueError(
+                "exploration needs the loss, which drives the temperature; call step(loss=loss), step(closure), or "
+                "observe(loss) before step()"
+            )
+        self._step_count += 1
+        return result
+
+    def _explore(self, mean_loss: float, moved: list[Moved]) -> None:
+        ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
+        readings, dimensions = [], 0
+        for group, pairs in zip(self.param_groups, moved, strict=True):
+            if not group["explore"]:
+                self._fine_tune(group, pairs)
+            elif float(group["lr"]) > 0:
+                readings.append(self._langevin_step(group, pairs, ratio))
+                dimensions += sum(parameter.numel() for _, parameter in pairs)
+        if not readings:
+            self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
+            return
+        prior, kinetic, midpoint, clamped = torch.stack(readings).sum(0).tolist()
+        self._clamped += int(clamped)
+        self._compensated += dimensions if self.noise_compensation else 0
+        potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
+        hamiltonian = (potential + self.num_data * kinetic) / self._temperature
+        if not math.isfinite(hamiltonian):
+            raise NonFiniteError(f"the Hamiltonian is {hamiltonian}: the run has diverged; start again with a lower lr")
+        alpha_force = self._advance_tempering(hamiltonian, mean_loss)
+        self.last = StepRecord(
+            alpha=getattr(self.tempering, "alpha", None),
+            temperature_ratio=ratio,
+            potential=potential,
+            kinetic_temperature=self.num_data * midpoint / dimensions if dimensions else None,
+            hamiltonian=hamiltonian,
+            alpha_force=alpha_force,
+        )
+
+    def _langevin_step(self, group: dict[str, Any], moved: Moved, ratio: float) -> Tensor:
+        """Kick, thermostat and drift of one group.
+
+        Returns, left on the device: prior and kinetic energy and the square of the mid-step momentum, per unit of N, and
+        how many noise variances were clamped.
+        """
+        lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+        self._set_units(group, langevin=True, lr=lr)
+        parameters, momenta, gradients = self._columns(moved)
+        device = self._device()
+        prior = 0.5 * decay * dynamics.square_norm(parameters if decay else [], device)
+        before = [u.clone() for u in momenta]
+        clamped = torch.zeros_like(prior)
+
+        total = dynamics.total_gradients(gradients, parameters, momenta, decay=decay, ascend=group["maximize"])
+        dynamics.kick(momenta, total, retain=momentum, impulse=-math.sqrt(lr))
+        variance = 2.0 * (1.0 - momentum) * self._temperature * ratio / self.num_data
+        deviation: float | Tensor = math.sqrt(variance)
+        for (index, parameter), u, gradient in zip(moved, momenta, gradients, strict=True):
+            stream = noise.parameter_stream(index)
+            epsilon = noise.normal(self.seed, self._step_count, stream, u.numel(), dtype=u.dtype, device=u.device)
+            if self.noise_compensation:
+                deviation, count = compensated_deviation(self.state[parameter], gradient, lr=lr, variance=variance)
+                clamped += count.to(device)
+            dynamics.thermostat(u, epsilon, deviation=deviation)
+        kinetic = 0.5 * dynamics.square_norm(momenta, device)
+        midpoint = 0.25 * dynamics.square_norm(list(torch._foreach_add(before, momenta)) if momenta else [], device)
+        dynamics.drift(parameters, momenta, step=math.sqrt(lr))
+        return torch.stack((prior, kinetic, midpoint, clamped))
+
+    def _advance_tempering(self, hamiltonian: float, mean_loss: float) -> float:
+        epsilon = noise.scalar_normal(self.seed, noise.ALPHA, 1 + self._step_count)
+        if not self.noise_compensation:
+            return self.tempering.advance(hamiltonian, epsilon)
+        variance = self._loss_variance.update(mean_loss) * (self.num_data / self._temperature) ** 2
+        return self.tempering.advance(hamiltonian, epsilon, hamiltonian_variance=variance)  # type: ignore[call-arg]
+
+    def _fine_tune(self, group: dict[str, Any], moved: Moved) -> None:
+        """SGD with momentum, operation by operation as `torch.optim.SGD` does it."""
+        lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+        self._set_units(group, langevin=False, lr=lr)
+        if moved:
+            parameters, momenta, gradients = self._columns(moved)
+            total = dynamics.total_gradients(gradients, parameters, momenta, decay=decay, ascend=group["maximize"])
+            dynamics.kick(momenta, total, retain=momentum, impulse=1.0)
+            dynamics.drift(parameters, momenta, step=-lr)
+
+    def _set_units(self, group: dict[str, Any], *, langevin: bool, lr: float) -> None:
+        """Bring a group's momentum buffers into the units of the step to come: u = v/√lr, or torch's b = −v/lr."""
+        if group["langevin"] != langevin:
+            last_lr = group["last_lr"] or lr
+            # Before its first step with lr > 0 a group has no velocity.
+            factor = (-math.sqrt(last_lr) if langevin else -1.0 / math.sqrt(last_lr)) if last_lr else 0.0
+            for parameter in group["params"]:
+                self.state[parameter]["momentum_buffer"].mul_(factor)
+            group["langevin"] = langevin
+        group["last_lr"] = lr or group["last_lr"]
+
+    # ---- parameters ----
+
+    def _moved(self) -> list[Moved]:
+        """Of each group, what has a gradient."""
+        moved: list[Moved] = []
+        index = 0
+        for group in self.param_groups:
+            pairs = enumerate(group["params"], index)
+            moved.append([(i, parameter) for i, parameter in pairs if _has_dense_gradient(parameter)])
+            index += len(group["params"])
+        return moved
+
+    def _columns(self, moved: Moved) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+        parameters = [parameter for _, parameter in moved]
+        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        return parameters, momenta, [parameter.grad for parameter in parameters]
+
+    def _needs_loss(self) -> bool:
+        return self.exploring
+
+    def _leading_group(self) -> dict[str, Any]:
+        return next((group for group in self.param_groups if group["explore"]), self.param_groups[0])
+
+    # ---- construction ----
+
+    def _take_tempering(self, tempering: TemperatureControl | None, *, cold: bool) -> tuple[TemperatureControl, float]:
+        """The α-subsystem, its constants fixed from the initial lr, and ⟨1/g⟩."""
+        explores = self.exploration_steps > 0 and any(group["explore"] for group in self.param_groups)
+        if explores and not cold and not self.step_size:
+            raise ValueError(
+                "lr = 0.0 in the first group that explores: the constants of the tempering come from the initial lr; give "
+                "the lr of the exploration and let a scheduler lower it"
+            )
+        step_size = self.step_size or 1.0
+        chosen = Tempering.paper(step_size, max(self.exploration_steps, 1)) if tempering is None else tempering
+        if not isinstance(chosen, TemperatureControl):
+            raise TypeError(
+                f"tempering = {chosen!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a Tempering"
+            )
+        prepare = getattr(chosen, "prepare", None)
+        if prepare is not None:
+            prepare(step_size=step_size, normal=noise.scalar_normal(self.seed, noise.ALPHA, 0))
+        return chosen, float(getattr(chosen, "mean_temperature_ratio", chosen.temperature_ratio))
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        real("lr", group["lr"], at_least=0)
+        real("momentum", group["momentum"], at_least=0, below=1)
+        real("weight_decay", group["weight_decay"], at_least=0)
+        if group["explore"] and group["maximize"] != self.defaults["maximize"]:
+            raise ValueError(
+                f"a group that explores has maximize = {group['maximize']}, the optimizer {self.defaults['maximize']}: they "
+                "share one potential; give maximize to the optimizer, or explore=False to the group"
+            )
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        dtype = dynamics.momentum_dtype(parameter)
+        buffer = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+        group["langevin"] = self.exploring and group["explore"]
+        if group["langevin"]:
+            # r ~ N(0, T), hence v/√lr ~ N(0, T/N).
+            initial = noise.normal(
+                self.seed, index, noise.INITIAL_MOMENTA, buffer.numel(), dtype=dtype, device=buffer.device
+            )
+            dynamics.thermostat(buffer, initial, deviation=math.sqrt(self._temperature / self.num_data))
+        self.state[parameter] = {"momentum_buffer": buffer}
+        if self.noise_compensation:
+            self.state[parameter] |= initial_state(buffer)
+
+    # ---- state ----
+
+    def _global_state(self) -> dict[str, Any]:
+        return (
+            super()._global_state()
+            | {"temperature": self._temperature, "clamped": self._clamped, "compensated": self._compensated}
+            | {f"loss_{key}": value for key, value in self._loss_variance.state_dict().items()}
+            | {f"tempering_{key}": value for key, value in self.tempering.state_dict().items()}
+        )
+
+    def _check_global_state(self, state: dict[str, Any]) -> None:
+        super()._check_global_state(state)
+        # On a copy: a tempering of the user's own might refuse half-way.
+        copy.deepcopy(self.tempering).load_state_dict(_entries(state, "tempering_"))
+
+    def _load_global_state(self, state: dict[str, Any]) -> None:
+        super()._load_global_state(state)
+        self._temperature = float(state["temperature"])
+        self._clamped, self._compensated = int(state["clamped"]), int(state["compensated"])
+        self._loss_variance.load_state_dict(_entries(state, "loss_"))
+        self.tempering.load_state_dict(_entries(state, "tempering_"))
+        self.last = None
+
+
+def _entries(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+
+
+def _has_dense_gradient(parameter: Tensor) -> bool:
+    if parameter.grad is None:
+        return False
+    if parameter.grad.is_sparse or parameter.grad.layout != torch.strided:
+        raise ValueError(
+            f"a gradient is sparse ({parameter.grad.layout}): noise reaches every element of a parameter; give dense "
+            "gradients (nn.Embedding(sparse=False))"
+        )
+    return True

@@ -1,0 +1,79 @@
+"""Which temperature fits the parameters: `temperature="auto"`, and a warning where rounding eats the noise.
+
+"auto" is the largest temperature whose noise does not swamp the initial parameters.
+During exploration a parameter that the data do not hold spreads by
+
+    sqrt(2 lr T L_s ⟨1/g⟩ / (N (1 − momentum)))     by diffusion, and by no more than
+    sqrt(T / (N λ))                                  under a prior, the weight decay λ
+
+Both grow as sqrt(T). T is chosen so that the smaller one equals the RMS of the initial parameters, and is at most 1,
+the posterior itself. At 5,000 digits, T = 1 without a prior ends in chance-level error; see docs/conventions.md.
+"""
+
+import logging
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld.dynamics import rounding, square_norm
+
+_log = logging.getLogger("ctld")
+
+
+def automatic_temperature(
+    groups: list[dict[str, Any]], *, num_data: float, exploration_steps: int, mean_temperature_ratio: float
+) -> float:
+    """T for these parameter groups, those with `explore=False` left out; the smallest that a group asks for."""
+    groups = [group for group in groups if group["explore"] and group["params"]]
+    if not groups or not exploration_steps:
+        return 0.0
+    size = _mean_square([p for group in groups for p in group["params"]])
+    temperatures = []
+    for group in groups:
+        diffusion = (
+            2.0 * float(group["lr"]) * exploration_steps * mean_temperature_ratio / (1.0 - float(group["momentum"]))
+        )
+        # Both per unit of T/N; a spread of 0, at lr = 0, bounds nothing.
+        spread = min(diffusion, 1.0 / group["weight_decay"]) if group["weight_decay"] else diffusion
+        temperatures.append(min(1.0, size * num_data / spread) if spread else 1.0)
+    temperature = min(temperatures)
+    _log.info('temperature="auto" chose T = %.4g for initial parameters of RMS %.4g', temperature, size**0.5)
+    if any(not group["weight_decay"] for group in groups):
+        warnings.warn(
+            f"exploring at T = {temperature:.3g} without weight_decay samples an improper posterior: parameters that the "
+            "data do not hold diffuse without limit. Give weight_decay, explore=False for the group, or a temperature of "
+            "your own",
+            stacklevel=4,
+        )
+    return temperature
+
+
+def _mean_square(parameters: list[Tensor]) -> float:
+    """Of the parameters with two or more dimensions, the weights; of all, if there are none or they are zero."""
+    for chosen in ([p for p in parameters if p.dim() >= 2], parameters):
+        numel = sum(p.numel() for p in chosen)
+        with torch.no_grad():
+            total = float(square_norm(chosen, chosen[0].device)) if numel else 0.0
+        if total:
+            return total / numel
+    raise ValueError(
+        'temperature="auto" goes by the size of the initial parameters, and they are all zero; give temperature='
+    )
+
+
+def warn_of_rounding(groups: list[dict[str, Any]], *, num_data: float, temperature: float) -> None:
+    """Thermal motion that is smaller than a low-precision parameter's rounding is lost: say so, for the first such."""
+    for group in groups:
+        move = math.sqrt(float(group["lr"]) * temperature / num_data)
+        for parameter in group["params"]:
+            if parameter.dtype in (torch.bfloat16, torch.float16) and move < rounding(parameter):
+                warnings.warn(
+                    f"the noise moves a {parameter.dtype} parameter of shape {tuple(parameter.shape)} by {move:.1g} a step, "
+                    f"less than its rounding of {rounding(parameter):.1g}: most of it is lost. Keep parameters in float32 "
+                    "and use autocast, or raise the temperature",
+                    stacklevel=4,
+                )
+                return

@@ -1,0 +1,17 @@
+"""The tempering variable α: its temperature scaling g, its confining well φ, its bias V_b, and what assembles them."""
+
+from ctld.tempering.bias import Metadynamics
+from ctld.tempering.scaling import TemperatureScaling
+from ctld.tempering.tempering import Bias, Scaling, TemperatureControl, Tempering, Well
+from ctld.tempering.well import ConfiningWell
+
+__all__ = [
+    "Bias",
+    "ConfiningWell",
+    "Metadynamics",
+    "Scaling",
+    "TemperatureControl",
+    "TemperatureScaling",
+    "Tempering",
+    "Well",
+]

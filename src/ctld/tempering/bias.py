@@ -1,0 +1,89 @@
+"""V_b(α): metadynamics, a bias potential that fills the minima of α's free energy (Eq. 12 of the paper)."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ctld.checks import integer, real
+
+# A hill is 3e-17 of its height at this many widths: beyond, adding it would not change a float64.
+_REACH = 8.8
+
+
+class Metadynamics:
+    """A sum of Gaussian hills, one deposited at each visited α, kept on a grid.
+
+        V_b(α) ← V_b(α) + w exp(−(α − α_t)²/(2σ²)) on the num_bins + 1 nodes of [−edge, edge]
+        force(α) = −[V_b(k* + 1) − V_b(k*)]/(2·edge/num_bins) in the bin k* that holds α
+
+    The grid makes the cost of a deposit and of a force independent of how many hills there are. Outside ±edge no hill
+    is deposited and there is no force.
+
+    Parameters
+    ----------
+    height, width : float
+        w and σ of a hill; the height is per unit of α's mass, as the well's force is.
+    num_bins : int
+        K; the grid has K + 1 nodes (erratum 4).
+    edge : float
+        δ′.
+    """
+
+    def __init__(self, height: float, width: float = 0.04, num_bins: int = 300, edge: float = 1.5) -> None:
+        self.height = real("height", height, at_least=0)
+        self.width = real("width", width, above=0)
+        self.num_bins = integer("num_bins", num_bins, at_least=1)
+        self.edge = real("edge", edge, above=0)
+        self._nodes = np.linspace(-self.edge, self.edge, self.num_bins + 1)
+        self._values = np.zeros(self.num_bins + 1)
+
+    @property
+    def nodes(self) -> NDArray[np.float64]:
+        """The grid: num_bins + 1 values of α."""
+        return self._nodes.copy()
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """V_b at the nodes."""
+        return self._values.copy()
+
+    @property
+    def spacing(self) -> float:
+        """Length of a bin."""
+        return 2.0 * self.edge / self.num_bins
+
+    def deposit(self, alpha: float) -> None:
+        """Add one hill at `alpha`."""
+        if abs(alpha) > self.edge:
+            return
+        reach = _REACH * self.width
+        first = max(math.ceil((alpha - reach + self.edge) / self.spacing), 0)
+        last = min(math.floor((alpha + reach + self.edge) / self.spacing), self.num_bins)
+        within = slice(first, last + 1)
+        distance = (self._nodes[within] - alpha) / self.width
+        self._values[within] += self.height * np.exp(-0.5 * distance * distance)
+
+    def force(self, alpha: float) -> float:
+        """−dV_b/dα, per unit of α's mass."""
+        if abs(alpha) > self.edge:
+            return 0.0
+        bin_index = min(int((alpha + self.edge) / self.spacing), self.num_bins - 1)
+        return float(self._values[bin_index] - self._values[bin_index + 1]) / self.spacing
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": torch.tensor(self._values), "edge": self.edge}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        values = np.array(state_dict["values"], dtype=np.float64)
+        if values.shape != self._values.shape or state_dict["edge"] != self.edge:
+            raise ValueError(
+                f"the state has a bias of {values.size - 1} bins over ±{state_dict['edge']:g}, this one has "
+                f"{self.num_bins} over ±{self.edge:g}; build Metadynamics with the state's num_bins and edge"
+            )
+        self._values = values
+
+    def __repr__(self) -> str:
+        return f"Metadynamics(height={self.height}, width={self.width}, num_bins={self.num_bins}, edge={self.edge})"

@@ -1,0 +1,259 @@
+"""The α-subsystem: the temperature 1/g(α) that moves by itself (Algorithm 1, the lines of α and r_α)."""
+
+import math
+import statistics
+import warnings
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from ctld.checks import integer, real
+from ctld.tempering.bias import Metadynamics
+from ctld.tempering.scaling import TemperatureScaling
+from ctld.tempering.well import ConfiningWell
+
+_LARGEST_FIRST_MOVE = 0.3  # of α by the first step's force; the paper's own experiments move it by 0.29 and 0.14
+_SHARE_OUTSIDE_WARNED = 0.2
+_STEPS_BEFORE_WARNING = 100
+
+
+class Scaling(Protocol):
+    """g(α): see `TemperatureScaling`."""
+
+    def value(self, alpha: float) -> float: ...
+    def derivative(self, alpha: float) -> float: ...
+
+
+class Well(Protocol):
+    """φ(α): see `ConfiningWell`."""
+
+    def force(self, alpha: float) -> float: ...
+
+
+class Bias(Protocol):
+    """V_b(α): see `Metadynamics`. One that remembers also has `state_dict` and `load_state_dict`."""
+
+    def deposit(self, alpha: float) -> None: ...
+    def force(self, alpha: float) -> float: ...
+
+
+@runtime_checkable
+class TemperatureControl(Protocol):
+    """All that an optimizer asks of a tempering. Where there is a `prepare`, it is called once, first."""
+
+    @property
+    def temperature_ratio(self) -> float: ...
+    def advance(self, hamiltonian: float, normal: float) -> float: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+class Tempering:
+    """α moves in its own Langevin dynamics, driven by the Hamiltonian H of the parameters; the temperature is T/g(α).
+
+        α   ← α + η r_α/m
+        V_b ← V_b + a hill at α
+        h   = −g′(α) H + m·(well.force(α) + bias.force(α))
+        r_α ← (1 − η γ_α) r_α + η h + sqrt(2 η γ_α m) ε_α
+
+    What is left out (`step_size`, `friction`, `mass`, `alpha_momentum`) is filled in when an optimizer takes the
+    tempering; one tempering serves one optimizer.
+
+    Parameters
+    ----------
+    scaling, well, bias
+        g, φ and V_b; any object with the methods of `TemperatureScaling`, `ConfiningWell` and `Metadynamics` will do.
+        `well=None` and `bias=None` leave φ and V_b out. Forces of the well and the bias are per unit of mass.
+    step_size : float, optional
+        η. Left out: the optimizer's, sqrt(lr/num_data).
+    friction : float, optional
+        γ_α. Left out: 1/η, which forgets r_α at every step, as the paper suggests.
+    mass : float or "auto"
+        m. The paper has 1. "auto" is max(1, η² max|g′| |H₁|/0.3), H₁ being the Hamiltonian of the first step: 1
+        wherever the paper's own step was stable, and otherwise what keeps one step from throwing α out of the well.
+    alpha, alpha_momentum : float
+        Where α starts, and r_α. The momentum, left out, is drawn from N(0, 1).
+    edge : float, optional
+        α is meant to stay within ±edge. Left out: the edge of the well, the bias or the scaling, the first that has one.
+    """
+
+    def __init__(
+        self,
+        *,
+        scaling: Scaling | None = None,
+        well: Well | None = None,
+        bias: Bias | None = None,
+        step_size: float | None = None,
+        friction: float | None = None,
+        mass: float | Literal["auto"] = "auto",
+        alpha: float = 0.0,
+        alpha_momentum: float | None = None,
+        edge: float | None = None,
+    ) -> None:
+        self.scaling: Scaling = TemperatureScaling() if scaling is None else scaling
+        self.well = well
+        self.bias = bias
+        self.step_size = None if step_size is None else real("step_size", step_size, above=0)
+        self.friction = None if friction is None else real("friction", friction, at_least=0)
+        # None until the first step has measured the Hamiltonian.
+        self.mass = None if mass == "auto" else real("mass", mass, above=0)
+        self.alpha = real("alpha", alpha)
+        self.alpha_momentum = None if alpha_momentum is None else real("alpha_momentum", alpha_momentum)
+        edges = [getattr(piece, "edge", None) for piece in (well, bias, self.scaling)]
+        known = [value for value in edges if value is not None]
+        if edge is None and not known:
+            raise ValueError("neither the well, the bias nor the scaling has an `edge`; give Tempering(edge=...)")
+        self.edge = real("edge", known[0] if edge is None else edge, above=0)
+        self.steps = 0
+        self.steps_outside = 0
+        self.steps_clamped = 0
+        self._taken = False
+        self._warned = False
+
+    @classmethod
+    def paper(
+        cls,
+        step_size: float,
+        exploration_steps: int,
+        mass: float | Literal["auto"] = "auto",
+        *,
+        plateau: float = 0.4,
+        edge: float = 1.5,
+        depth: float = 0.85,
+        width: float = 0.04,
+        num_bins: int = 300,
+        height_factor: float = 20.0,
+    ) -> "Tempering":
+        """The paper's formulas (its supplement, "Hyperparameter Settings"), all from the step size η.
+
+        C = δ′/η², w = 20/(η² L_s K), γ_α = 1/η; `height_factor` is the 20, which Fig. 4 of the paper calls w.
+        `mass=1` is the print.
+        """
+        step_size = real("step_size", step_size, above=0)
+        exploration_steps = integer("exploration_steps", exploration_steps, at_least=1)
+        num_bins = integer("num_bins", num_bins, at_least=1)
+        height = real("height_factor", height_factor, at_least=0) / (step_size**2 * exploration_steps * num_bins)
+        return cls(
+            scaling=TemperatureScaling(plateau, edge, depth),
+            well=ConfiningWell(edge, edge / step_size**2),
+            bias=Metadynamics(height, width, num_bins, edge),
+            step_size=step_size,
+            friction=1.0 / step_size,
+            mass=mass,
+        )
+
+    def prepare(self, *, step_size: float, normal: float) -> None:
+        """Fill in what was left out; an optimizer calls this once, when it takes the tempering."""
+        if self._taken:
+            raise ValueError("this tempering serves an optimizer already; build one Tempering for each optimizer")
+        self._taken = True
+        self.step_size = step_size if self.step_size is None else self.step_size
+        self.friction = 1.0 / self.step_size if self.friction is None else self.friction
+        self.alpha_momentum = normal if self.alpha_momentum is None else self.alpha_momentum
+
+    @property
+    def temperature_ratio(self) -> float:
+        """1/g(α), the factor on the temperature."""
+        return 1.0 / self.scaling.value(self.alpha)
+
+    @property
+    def mean_temperature_ratio(self) -> float:
+        """⟨1/g⟩ over an α that is uniform in ±edge."""
+        return statistics.fmean(1.0 / self.scaling.value(alpha) for alpha in self._midpoints())
+
+    @property
+    def share_outside(self) -> float:
+        """Share of the steps so far that α spent beyond ±edge."""
+        return self.steps_outside / self.steps if self.steps else 0.0
+
+    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
+        """One step of α and r_α; returns h, the force on α.
+
+        Parameters
+        ----------
+        hamiltonian : float
+            H, in units of the temperature.
+        normal : float
+            ε_α, one standard normal number.
+        hamiltonian_variance : float
+            Minibatch variance of H. Its force adds η² g′² times it to the variance of r_α, and the injected noise is
+            lowered by as much (erratum 3: the paper prints g′), down to zero at most.
+        """
+        if self.step_size is None or self.friction is None or self.alpha_momentum is None:
+            raise ValueError(
+                "step_size, friction or alpha_momentum is missing; call prepare(step_size=, normal=) first"
+            )
+        step_size, friction = self.step_size, self.friction
+        if self.mass is None:
+            steepest = max(abs(self.scaling.derivative(alpha)) for alpha in self._midpoints())
+            self.mass = max(1.0, float(step_size**2 * steepest * abs(hamiltonian) / _LARGEST_FIRST_MOVE))
+
+        self.alpha += step_size * self.alpha_momentum / self.mass
+        slope = self.scaling.derivative(self.alpha)
+        acceleration = 0.0
+        if self.well is not None:
+            acceleration += self.well.force(self.alpha)
+        if self.bias is not None:
+            self.bias.deposit(self.alpha)
+            acceleration += self.bias.force(self.alpha)
+        # A piece of the user's own may compute with numpy or torch; the state holds plain numbers.
+        force = float(-slope * hamiltonian + self.mass * acceleration)
+
+        noise_variance = 2.0 * step_size * friction * self.mass
+        if hamiltonian_variance:
+            noise_variance -= float(step_size * slope) ** 2 * hamiltonian_variance
+        self.steps_clamped += noise_variance < 0
+        self.alpha_momentum = (
+            (1.0 - step_size * friction) * self.alpha_momentum
+            + step_size * force
+            + math.sqrt(max(noise_variance, 0.0)) * normal
+        )
+        self._count()
+        return force
+
+    def state_dict(self) -> dict[str, Any]:
+        """Numbers and tensors only. A value not known yet is NaN."""
+        state: dict[str, Any] = {
+            name: math.nan if getattr(self, name) is None else getattr(self, name)
+            for name in ("alpha", "alpha_momentum", "step_size", "friction", "mass")
+        }
+        state |= {"steps": self.steps, "steps_outside": self.steps_outside, "steps_clamped": self.steps_clamped}
+        if self.bias is not None and hasattr(self.bias, "state_dict"):
+            state |= {f"bias_{key}": value for key, value in self.bias.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, or refuse it and stay unchanged."""
+        bias_state = {key.removeprefix("bias_"): value for key, value in state_dict.items() if key.startswith("bias_")}
+        own = {key: value for key, value in state_dict.items() if not key.startswith("bias_")}
+        expected = self.state_dict()
+        if set(own) != {key for key in expected if not key.startswith("bias_")}:
+            raise ValueError(f"the state has the entries {sorted(own)}, which are not those of a Tempering")
+        if bool(bias_state) != any(key.startswith("bias_") for key in expected):
+            raise ValueError(
+                f"the state was saved {'with' if bias_state else 'without'} a bias, and this tempering has bias = "
+                f"{self.bias!r}; build the tempering as it was when the state was saved"
+            )
+        if self.bias is not None and hasattr(self.bias, "load_state_dict"):
+            self.bias.load_state_dict(bias_state)
+        for name, value in own.items():
+            if name.startswith("steps"):
+                setattr(self, name, int(value))
+            else:
+                setattr(self, name, None if math.isnan(value) else float(value))
+
+    def _midpoints(self) -> list[float]:
+        return [self.edge * (k + 0.5) / 1000 for k in range(-1000, 1000)]
+
+    def _count(self) -> None:
+        self.steps += 1
+        self.steps_outside += abs(self.alpha) > self.edge
+        if self._warned or self.steps < _STEPS_BEFORE_WARNING or self.share_outside <= _SHARE_OUTSIDE_WARNED:
+            return
+        self._warned = True
+        warnings.warn(
+            f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
+            f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature",
+            stacklevel=2,
+        )
+
+    def __repr__(self) -> str:
+        return f"Tempering(scaling={self.scaling!r}, well={self.well!r}, bias={self.bias!r}, alpha={self.alpha:.4g})"

@@ -1,0 +1,33 @@
+"""φ(α): the force well that brings a stray α back (Eq. 10 of the paper)."""
+
+import math
+
+from ctld.checks import real
+
+
+class ConfiningWell:
+    """No force inside ±edge, a constant pull towards the origin outside.
+
+        −φ′(α) = −C·sign(α) for |α| > edge
+
+    The paper prints φ′ = C on both sides, which would push α out on the left (erratum 1).
+
+    Parameters
+    ----------
+    edge : float
+        δ′.
+    force : float
+        C, per unit of α's mass, so that one well holds an α of any mass. The paper: δ′/η², which moves α by δ′ in one
+        step (erratum 6: no discretisation of the SDE, but what the paper does).
+    """
+
+    def __init__(self, edge: float, force: float) -> None:
+        self.edge = real("edge", edge, above=0)
+        self.strength = real("force", force, at_least=0)
+
+    def force(self, alpha: float) -> float:
+        """−φ′(α), per unit of α's mass."""
+        return -math.copysign(self.strength, alpha) if abs(alpha) > self.edge else 0.0
+
+    def __repr__(self) -> str:
+        return f"ConfiningWell(edge={self.edge}, force={self.strength})"
