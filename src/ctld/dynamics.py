@@ -58,5 +58,5 @@ def square_norm(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
 
 def rounding(parameter: Tensor) -> float:
     """Half the gap between neighbouring numbers at the parameter's typical size: smaller changes are lost."""
-    size = math.sqrt(float(square_norm([parameter], parameter.device)) / max(parameter.numel(), 1))
+    size = math.sqrt(float(square_norm([parameter.detach()], parameter.device)) / max(parameter.numel(), 1))
     return 0.5 * torch.finfo(parameter.dtype).eps * size

@@ -262,8 +262,10 @@ class CTLD(Sampler):
         """
         lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
         self._set_units(group, langevin=True, lr=lr)
-        parameters, momenta, gradients = self._columns(moved)
         device = self._device()
+        if not moved:
+            return torch.zeros(4, dtype=torch.float64, device=device)
+        parameters, momenta, gradients = self._columns(moved)
         prior = 0.5 * decay * dynamics.square_norm(parameters if decay else [], device)
         before = [u.clone() for u in momenta]
         clamped = torch.zeros_like(prior)
@@ -280,7 +282,7 @@ class CTLD(Sampler):
                 clamped += count.to(device)
             dynamics.thermostat(u, epsilon, deviation=deviation)
         kinetic = 0.5 * dynamics.square_norm(momenta, device)
-        midpoint = 0.25 * dynamics.square_norm(list(torch._foreach_add(before, momenta)) if momenta else [], device)
+        midpoint = 0.25 * dynamics.square_norm(list(torch._foreach_add(before, momenta)), device)
         dynamics.drift(parameters, momenta, step=math.sqrt(lr))
         return torch.stack((prior, kinetic, midpoint, clamped))
 

@@ -123,7 +123,7 @@ class Sampler(Optimizer, ABC):
         Whether to refuse is decided in the same reduction, so that all ranks decide alike.
         """
         device = self._device()
-        terms = [torch.as_tensor(term).detach().reshape(()).to(device, torch.float64) for term in observed]
+        terms = [torch.as_tensor(term, dtype=torch.float64).reshape(()).to(device) for term in observed]
         norms = [norm.to(device, torch.float64) for norm in torch._foreach_norm(gradients)] if gradients else []
         loss = torch.stack(terms).sum()
         norm = torch.stack(norms).sum() if norms else torch.zeros_like(loss)

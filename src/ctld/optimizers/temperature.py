@@ -55,8 +55,7 @@ def _mean_square(parameters: list[Tensor]) -> float:
     """Of the parameters with two or more dimensions, the weights; of all, if there are none or they are zero."""
     for chosen in ([p for p in parameters if p.dim() >= 2], parameters):
         numel = sum(p.numel() for p in chosen)
-        with torch.no_grad():
-            total = float(square_norm(chosen, chosen[0].device)) if numel else 0.0
+        total = float(square_norm([p.detach() for p in chosen], chosen[0].device)) if numel else 0.0
         if total:
             return total / numel
     raise ValueError(

@@ -77,7 +77,7 @@ class Metadynamics:
         return {"values": torch.tensor(self._values), "edge": self.edge}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        values = np.array(state_dict["values"], dtype=np.float64)
+        values = torch.as_tensor(state_dict["values"]).to("cpu", torch.float64).numpy().copy()
         if values.shape != self._values.shape or state_dict["edge"] != self.edge:
             raise ValueError(
                 f"the state has a bias of {values.size - 1} bins over ±{state_dict['edge']:g}, this one has "
