@@ -1,36 +1,8 @@
-"""Potentials with known answers, and the small networks that the tests train."""
+"""The small network that the tests train, and the loop that trains it."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-
-class Gaussian:
-    """Mean loss k‖θ‖²/2: at temperature T the posterior is N(0, T/(N k))."""
-
-    def __init__(self, curvature: float) -> None:
-        self.curvature = curvature
-
-    def loss(self, theta: Tensor) -> Tensor:
-        return 0.5 * self.curvature * theta.square().sum()
-
-
-class DoubleWell:
-    """U = 8(x² − 1)² + ½Σy², x the first coordinate; at T = 1, N = 1."""
-
-    def potential(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        gradient = theta.copy()
-        x = theta[0]
-        gradient[0] = 32.0 * x * (x * x - 1.0)
-        rest = theta[1:]
-        return 8.0 * (x * x - 1.0) ** 2 + 0.5 * float(rest @ rest), gradient
-
-    def mean_square(self) -> float:
-        """⟨x²⟩ by quadrature."""
-        x = np.linspace(-3.0, 3.0, 200_001)
-        density = np.exp(-8.0 * (x * x - 1.0) ** 2)
-        return float((x * x * density).sum() / density.sum())
 
 
 class Classification:

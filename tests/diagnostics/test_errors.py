@@ -196,3 +196,18 @@ def test_effective_sample_size_needs_something_that_moves() -> None:
         effective_sample_size(np.full(100, 2.0))
     with pytest.raises(ValueError, match="chains have 2 draws"):
         effective_sample_size(np.arange(100.0).reshape(50, 2))
+
+
+def test_estimate_of_a_selection_is_the_mean_of_what_is_marked():
+    series = np.random.default_rng(8).standard_normal(2000)
+    marked = np.arange(2000) % 3 == 0
+    result = estimate(series, selected=marked)
+    assert result.mean == pytest.approx(series[marked].mean())
+    # Independent draws: the error is sd/√n, known within 1/√(2·12) = 20 % from 13 batches.
+    assert result.standard_error == pytest.approx(series[marked].std() / np.sqrt(marked.sum()), rel=0.6)
+
+
+@pytest.mark.parametrize("mask", [np.zeros(100, dtype=bool), np.ones(99, dtype=bool)])
+def test_estimate_refuses_a_mask_that_marks_nothing_or_does_not_fit(mask):
+    with pytest.raises(ValueError, match="selected has shape"):
+        estimate(np.arange(100.0), selected=mask)

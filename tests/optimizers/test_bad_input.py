@@ -5,11 +5,11 @@ import math
 
 import pytest
 import torch
-from targets import Classification, train
 from torch import nn
 
 import ctld
 from ctld import CTLD, NonFiniteError
+from targets import Classification, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20, "seed": 1}
 
@@ -62,7 +62,7 @@ def test_step_size(step_size):
 
 
 def test_group_options_are_checked_too():
-    with pytest.raises(ValueError, match="weight_decay = -1.0"):
+    with pytest.raises(ValueError, match=r"weight_decay = -1\.0"):
         CTLD([{"params": [parameter()], "weight_decay": -1.0}], **OPTIONS)
     with pytest.raises(ValueError, match=r"maximize = True, the optimizer False"):
         CTLD([{"params": [parameter()], "maximize": True}], **OPTIONS)
@@ -175,9 +175,7 @@ class TestSteps:
         problem, optimizer = running
         loss = problem.backward(5)
         problem.model[2].weight.grad[1, 3] = value
-        self.refused(
-            problem, optimizer, NonFiniteError, "gradient of parameter 2 has 1 of 30 elements", loss=loss
-        )
+        self.refused(problem, optimizer, NonFiniteError, "gradient of parameter 2 has 1 of 30 elements", loss=loss)
 
     def test_named_in_the_message(self):
         problem = Classification()

@@ -7,12 +7,12 @@ import warnings
 
 import pytest
 import torch
-from targets import Classification, train
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from ctld import CTLD, Tempering, noise
 from ctld.optimizers import StepRecord
+from targets import Classification, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20, "seed": 1}
 
@@ -235,7 +235,7 @@ class TestGroups:
 
     def test_refused_group_leaves_no_trace(self):
         problem, optimizer = build()
-        with pytest.raises(ValueError, match="momentum = 1.5"):
+        with pytest.raises(ValueError, match=r"momentum = 1\.5"):
             optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "momentum": 1.5})
         assert len(optimizer.param_groups) == 1
         run(problem, optimizer)
@@ -573,7 +573,7 @@ class TestTemperingOfTheUsersOwn:
         assert optimizer.last.alpha is None
         state = optimizer.state_dict()
         assert state["param_groups"][0]["ctld_tempering_count"] == 20
-        other_problem, other = build(tempering=Fixed())
+        _, other = build(tempering=Fixed())
         other.load_state_dict(state)
         assert len(other.tempering.seen) == 20
 

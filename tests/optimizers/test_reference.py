@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from targets import Classification
 from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR
 
 from ctld import CTLD, Tempering, noise
 from ctld.optimizers.reference import ReferenceCTLD
+from targets import Classification
 
 STEPS, EXPLORATION, DECAY, SEED = 500, 300, 1e-2, 3
 

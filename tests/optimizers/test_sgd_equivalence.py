@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from targets import Classification, train
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
 from ctld import CTLD
+from targets import Classification, train
 
 STEPS = 200
 
@@ -18,7 +18,10 @@ NOISELESS = {
 
 def groups(problem, **options):
     first, second = list(problem.model[0].parameters()), list(problem.model[2].parameters())
-    return [{"params": first, **options}, {"params": second, "lr": 0.03, "weight_decay": 0.05, "momentum": 0.5, **options}]
+    return [
+        {"params": first, **options},
+        {"params": second, "lr": 0.03, "weight_decay": 0.05, "momentum": 0.5, **options},
+    ]
 
 
 def build(dtype, noiseless, maximize=False):

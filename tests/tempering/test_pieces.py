@@ -107,12 +107,15 @@ class TestMetadynamics:
         assert bias.values.max() == 0.0
         assert bias.nodes[0] == -1.5
 
-    @pytest.mark.parametrize(("options", "message"), [
-        ({"height": -1.0}, "height = -1.0"),
-        ({"height": 1.0, "width": 0.0}, "width = 0.0"),
-        ({"height": 1.0, "num_bins": 0}, "num_bins = 0"),
-        ({"height": math.nan}, "height = nan"),
-    ])
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"height": -1.0}, "height = -1.0"),
+            ({"height": 1.0, "width": 0.0}, "width = 0.0"),
+            ({"height": 1.0, "num_bins": 0}, "num_bins = 0"),
+            ({"height": math.nan}, "height = nan"),
+        ],
+    )
     def test_refuses(self, options, message):
         with pytest.raises(ValueError, match=message):
             Metadynamics(**options)

@@ -224,10 +224,13 @@ class TestState:
         second.load_state_dict(self.running().state_dict())
         assert second.mass is None
 
-    @pytest.mark.parametrize(("build", "message"), [
-        (lambda: Tempering.paper(0.05, 100, num_bins=150), "300 bins"),
-        (lambda: Tempering(step_size=0.05), "with a bias"),
-    ])
+    @pytest.mark.parametrize(
+        ("build", "message"),
+        [
+            (lambda: Tempering.paper(0.05, 100, num_bins=150), "300 bins"),
+            (lambda: Tempering(step_size=0.05), "with a bias"),
+        ],
+    )
     def test_refused_and_unchanged(self, build, message):
         tempering = build()
         tempering.prepare(step_size=0.05, normal=0.0)

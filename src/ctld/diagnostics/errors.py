@@ -30,10 +30,21 @@ class Estimate:
         return self.mean - 2 * self.standard_error, self.mean + 2 * self.standard_error
 
 
-def estimate(series: ArrayLike, *, num_batches: int | None = None) -> Estimate:
-    """Mean of `series` with its batch-means error; the arguments are those of `batch_means_error`."""
+def estimate(series: ArrayLike, *, selected: ArrayLike | None = None, num_batches: int | None = None) -> Estimate:
+    """Mean of `series` with its batch-means error, or of the draws that the mask `selected` marks.
+
+    The error of a selection is that of a ratio, batched by position in the whole series. The other arguments are those
+    of `batch_means_error`.
+    """
     draws = as_series(series, "series")
-    return selected_estimate(draws, np.ones(draws.shape, dtype=np.bool_), num_batches=num_batches)
+    if selected is None:
+        return selected_estimate(draws, np.ones(draws.shape, dtype=np.bool_), num_batches=num_batches)
+    mask = np.atleast_2d(np.asarray(selected, dtype=np.bool_))
+    if mask.shape != draws.shape or not mask.any():
+        raise ValueError(
+            f"selected has shape {mask.shape} and marks {mask.sum()} draws of a series of shape {draws.shape}"
+        )
+    return selected_estimate(draws, mask, num_batches=num_batches)
 
 
 def batch_means_error(series: ArrayLike, *, num_batches: int | None = None) -> float:

@@ -22,14 +22,11 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics, noise
-from ctld.checks import NonFiniteError, integer, real
+from ctld.checks import integer, real
 from ctld.optimizers.compensation import LossVariance, compensated_deviation, initial_state
-from ctld.optimizers.sampler import Loss, Sampler
+from ctld.optimizers.sampler import Loss, Moved, Sampler
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.tempering import TemperatureControl, Tempering
-
-Moved = list[tuple[int, Tensor]]
-"""The parameters of a group that have a gradient, with their indices over all groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +123,10 @@ class CTLD(Sampler):
             if temperature == "auto"
             else real("temperature", temperature, at_least=0)
         )
-        for index, group, parameter in self._enumerate():
-            self._initialize(group, parameter, index)
         if self.exploring:
             exploring = [group for group in self.param_groups if group["explore"]]
             warn_of_rounding(exploring, num_data=self.num_data, temperature=self._temperature)
-        self._ready = True
-        self._publish()
+        self._start(self.param_groups)
 
     @classmethod
     def from_step_size(
@@ -243,7 +237,9 @@ class CTLD(Sampler):
         potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
         hamiltonian = (potential + self.num_data * kinetic) / self._temperature
         if not math.isfinite(hamiltonian):
-            raise NonFiniteError(f"the Hamiltonian is {hamiltonian}: the run has diverged; start again with a lower lr")
+            raise FloatingPointError(
+                f"the Hamiltonian is {hamiltonian}: the run has diverged; start again with a lower lr"
+            )
         alpha_force = self._advance_tempering(hamiltonian, mean_loss)
         self.last = StepRecord(
             alpha=getattr(self.tempering, "alpha", None),
@@ -310,21 +306,12 @@ class CTLD(Sampler):
             # Before its first step with lr > 0 a group has no velocity.
             factor = (-math.sqrt(last_lr) if langevin else -1.0 / math.sqrt(last_lr)) if last_lr else 0.0
             for parameter in group["params"]:
-                self.state[parameter]["momentum_buffer"].mul_(factor)
+                # What is frozen has no velocity to carry over, and its thermal one would kick it when it thaws.
+                self.state[parameter]["momentum_buffer"].mul_(factor if parameter.requires_grad else 0.0)
             group["langevin"] = langevin
         group["last_lr"] = lr or group["last_lr"]
 
     # ---- parameters ----
-
-    def _moved(self) -> list[Moved]:
-        """Of each group, what has a gradient."""
-        moved: list[Moved] = []
-        index = 0
-        for group in self.param_groups:
-            pairs = enumerate(group["params"], index)
-            moved.append([(i, parameter) for i, parameter in pairs if _has_dense_gradient(parameter)])
-            index += len(group["params"])
-        return moved
 
     def _columns(self, moved: Moved) -> tuple[list[Tensor], list[Tensor], list[Any]]:
         parameters = [parameter for _, parameter in moved]
@@ -368,10 +355,12 @@ class CTLD(Sampler):
                 "share one potential; give maximize to the optimizer, or explore=False to the group"
             )
 
+    def _start_group(self, group: dict[str, Any]) -> None:
+        group["langevin"] = self.exploring and group["explore"]
+
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         dtype = dynamics.momentum_dtype(parameter)
         buffer = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-        group["langevin"] = self.exploring and group["explore"]
         if group["langevin"]:
             # r ~ N(0, T), hence v/√lr ~ N(0, T/N).
             initial = noise.normal(
@@ -408,14 +397,3 @@ class CTLD(Sampler):
 
 def _entries(state: dict[str, Any], prefix: str) -> dict[str, Any]:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-
-
-def _has_dense_gradient(parameter: Tensor) -> bool:
-    if parameter.grad is None:
-        return False
-    if parameter.grad.is_sparse or parameter.grad.layout != torch.strided:
-        raise ValueError(
-            f"a gradient is sparse ({parameter.grad.layout}): noise reaches every element of a parameter; give dense "
-            "gradients (nn.Embedding(sparse=False))"
-        )
-    return True

@@ -1,35 +1,27 @@
-"""What every noisy optimizer needs besides its algorithm: checked parameters, a seed, a loss, and a complete state.
+"""What every noisy optimizer needs besides its algorithm and its state: checked parameters, a loss, a seed."""
 
-Optimizer-wide state (step, seed, temperature, α, ...) is written into `param_groups[0]` under `STATE_PREFIX` whenever
-a state dict is made. That is the one place which survives `torch.save`, `torch.load(weights_only=True)` and
-`torch.distributed.checkpoint`, flattened or not: extra top-level keys are dropped there, and `state[p]` is cast to the
-parameter's dtype on loading (for momenta that is undone here).
-"""
-
-import copy
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ctld import noise
 from ctld.checks import NonFiniteError, integer, real
-from ctld.dynamics import momentum_dtype
-from ctld.optimizers.parameters import check_parameters
-
-STATE_PREFIX = "ctld_"
-STATE_FORMAT = 1
+from ctld.optimizers.parameters import check_parameters, has_dense_gradient
+from ctld.optimizers.state import Resumable
 
 Loss = Tensor | float
 
+Moved = list[tuple[int, Tensor]]
+"""The parameters of a group that have a gradient, with their indices over all groups, which name their noise streams."""
 
-class Sampler(Optimizer, ABC):
+
+class Sampler(Resumable):
     """Base of the optimizers of this package; holds no algorithm.
 
     A subclass sets its own attributes, calls `super().__init__`, and says in `_global_state` and `_load_global_state`
@@ -47,7 +39,6 @@ class Sampler(Optimizer, ABC):
     ) -> None:
         self.num_data = real("num_data", num_data, above=0)
         self._process_group = process_group
-        self._step_count = 0
         self._observed: list[Loss] = []
         self._ready = False
         super().__init__(params, defaults)
@@ -64,28 +55,38 @@ class Sampler(Optimizer, ABC):
             self._check_group(self.param_groups[-1])
             check_parameters(self.param_groups)
             if self._ready:
-                for index, group, parameter in self._enumerate():
-                    if group is self.param_groups[-1]:
-                        self._initialize(group, parameter, index)
+                self._start(self.param_groups[-1:])
         except Exception:
             self.param_groups.pop()
             raise
+
+    def _start(self, groups: list[dict[str, Any]]) -> None:
+        """Give new groups their state; a subclass calls this at the end of its constructor."""
+        for group in groups:
+            self._start_group(group)
+        for index, group, parameter in self._enumerate():
+            if any(group is new for new in groups):
+                self._initialize(group, parameter, index)
+        self._ready = True
+        self._publish()
+
+    @abstractmethod
+    def _start_group(self, group: dict[str, Any]) -> None:
+        """Fill in what a group needs before its parameters are initialized."""
 
     @abstractmethod
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuse a group whose options are out of range."""
 
-    @abstractmethod
-    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        """Allocate the state of one parameter; `index` counts over all groups and names its noise stream."""
-
-    def _enumerate(self) -> Iterator[tuple[int, dict[str, Any], Tensor]]:
-        """Index, group and parameter, over all groups."""
+    def _moved(self) -> list[Moved]:
+        """Of each group, what has a gradient."""
+        moved: list[Moved] = []
         index = 0
         for group in self.param_groups:
-            for parameter in group["params"]:
-                yield index, group, parameter
-                index += 1
+            pairs = enumerate(group["params"], index)
+            moved.append([(i, parameter) for i, parameter in pairs if has_dense_gradient(parameter)])
+            index += len(group["params"])
+        return moved
 
     def _device(self) -> torch.device:
         parameter: Tensor = next(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -162,119 +163,9 @@ class Sampler(Optimizer, ABC):
         summed: list[float] = numbers.tolist()
         return summed
 
-    # ---- state ----
-
-    def _global_state(self) -> dict[str, Any]:
-        """What changes besides momenta: numbers, strings and tensors by name."""
-        return {"format": STATE_FORMAT, "generator": noise.GENERATOR, "seed": self.seed, "step": self._step_count}
-
     def _load_global_state(self, state: dict[str, Any]) -> None:
-        self.seed, self._step_count = int(state["seed"]), int(state["step"])
-
-    def _check_global_state(self, state: dict[str, Any]) -> None:
-        """Refuse a state that does not fit, before anything has changed."""
-        if not state:
-            raise ValueError(
-                f"the state dict is not one of {type(self).__name__} (torch's SGD?): it has no {STATE_PREFIX}* entries in "
-                "its first group"
-            )
-        if state["format"] > STATE_FORMAT:
-            raise ValueError(
-                f"the state has format {state['format']}, this version of ctld reads up to {STATE_FORMAT}; update ctld"
-            )
-        if state["generator"] != noise.GENERATOR:
-            raise ValueError(
-                f"the state's noise comes from {state['generator']!r}, this version of ctld has {noise.GENERATOR!r}: the "
-                "run would not go on as it began; resume it with the version that saved it"
-            )
-        missing = set(self._global_state()) ^ set(state)
-        if missing:
-            raise ValueError(
-                f"the state does not fit: {sorted(missing)} are on one side only; build the optimizer with the options "
-                "that it had when the state was saved"
-            )
-
-    def state_dict(self) -> dict[str, Any]:
-        """All that changes: a run resumed from it equals the uninterrupted one bit for bit."""
-        self._publish()
-        return super().state_dict()
-
-    def _publish(self) -> None:
-        first = self.param_groups[0]
-        for key, value in self._global_state().items():
-            first[STATE_PREFIX + key] = value
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, or refuse it with a sentence and stay unchanged."""
-        accepted: dict[str, Any] = {}
-
-        def check(optimizer: Optimizer, candidate: dict[str, Any]) -> None:
-            self._check_state(candidate)
-            accepted.update(candidate)
-
-        # Registered last, so that it sees what the user's own hooks have made of the state.
-        handle = self.register_load_state_dict_pre_hook(check)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            handle.remove()
-        self._load_global_state(_global_entries(accepted))
+        super()._load_global_state(state)
         self._observed = []
-        for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
-            if key not in accepted["state"]:
-                # torch.distributed.checkpoint leaves frozen parameters out.
-                self._initialize(group, parameter, index)
-            for name, value in accepted["state"].get(key, {}).items():
-                if isinstance(value, Tensor):
-                    self.state[parameter][name] = value.to(parameter.device, momentum_dtype(parameter), copy=True)
-        self._publish()
-
-    def _check_state(self, candidate: dict[str, Any]) -> None:
-        saved = [len(group["params"]) for group in candidate["param_groups"]]
-        here = [len(group["params"]) for group in self.param_groups]
-        if saved != here:
-            raise ValueError(
-                f"the state has groups of {saved} parameters, this optimizer has {here}; build it with the parameters "
-                "and groups that it had when the state was saved"
-            )
-        self._check_global_state(_global_entries(candidate))
-        for key, (index, _, parameter) in zip(_keys(candidate), self._enumerate(), strict=True):
-            entries, expected = candidate["state"].get(key, {}), self.state[parameter]
-            if set(entries) != set(expected) and (entries or parameter.requires_grad):
-                raise ValueError(
-                    f"the state of parameter {index} has {sorted(entries)}, expected {sorted(expected)}; build the "
-                    "optimizer with the options that it had when the state was saved"
-                )
-            for name, value in entries.items():
-                if isinstance(value, Tensor) and value.shape != expected[name].shape:
-                    raise ValueError(
-                        f"{name} of parameter {index} has shape {tuple(value.shape)} in the state, "
-                        f"{tuple(expected[name].shape)} here; load the state into the model that it was saved from"
-                    )
-
-    def __getstate__(self) -> dict[str, Any]:
-        own = {key: value for key, value in self.__dict__.items() if not key.startswith("_optimizer_")}
-        # A bound method that a scheduler has put in place of `step` belongs to the original.
-        own.pop("step", None)
-        return super().__getstate__() | own
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Sampler":
-        memo[id(self._process_group)] = self._process_group
-        twin = type(self).__new__(type(self))
-        memo[id(self)] = twin
-        twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return twin
-
-    def __repr__(self) -> str:
-        """torch's, without the entries that only a state dict needs."""
-        groups = self.param_groups
-        try:
-            self.param_groups = [
-                {key: value for key, value in group.items() if not key.startswith(STATE_PREFIX)} for group in groups
-            ]
-            return super().__repr__()
-        finally:
-            self.param_groups = groups
 
     # ---- seed ----
 
@@ -290,15 +181,6 @@ class Sampler(Optimizer, ABC):
             torch.distributed.broadcast(common, group_src=0, group=self._process_group)
             seed = int(common)
         return seed
-
-
-def _global_entries(state_dict: dict[str, Any]) -> dict[str, Any]:
-    first = state_dict["param_groups"][0]
-    return {key.removeprefix(STATE_PREFIX): value for key, value in first.items() if key.startswith(STATE_PREFIX)}
-
-
-def _keys(state_dict: dict[str, Any]) -> Iterator[Any]:
-    return chain.from_iterable(group["params"] for group in state_dict["param_groups"])
 
 
 def _finite(gradient: Tensor | None) -> bool:

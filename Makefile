@@ -1,0 +1,41 @@
+# `make demo` and `make test` do everything: each makes .venv, installs what it needs under constraints.txt, and runs.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint types quick clean
+
+demo: .venv/demo.stamp
+	$(BIN)/python -m ctld_lab.demo
+
+test: lint types
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/test.stamp
+	$(BIN)/mypy
+
+# What a developer runs between edits: no study of minutes.
+quick: .venv/test.stamp
+	$(BIN)/python -m pytest -n auto -m "not slow"
+
+.venv/pip.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/demo.stamp: .venv/pip.stamp pyproject.toml constraints.txt
+	@echo "installing into .venv: a minute or two, the first time"
+	$(INSTALL) -e '.[lab]'
+	@touch $@
+
+.venv/test.stamp: .venv/pip.stamp pyproject.toml constraints.txt
+	@echo "installing into .venv: a minute or two, the first time"
+	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv demo dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""One short file per figure, table or question: what is varied, what is tuned, what is fixed."""

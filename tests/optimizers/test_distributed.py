@@ -1,0 +1,59 @@
+"""Two processes with their own seeds and batches: one seed, one noise, one α, one decision to refuse."""
+
+import math
+import os
+import socket
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from ctld import CTLD, NonFiniteError
+from targets import Classification
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _worker(rank, port, path):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    torch.manual_seed(rank)  # the default seeds differ; rank 0's must win
+    problem = Classification()
+    optimizer = CTLD(problem.model.parameters(), 0.05, 0.8, weight_decay=1e-2, num_data=96, exploration_steps=10)
+    refusals = 0
+    for step in range(15):
+        loss = problem.backward(2 * step + rank)
+        for p in problem.model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        if step == 4 and not refusals and rank == 1:
+            loss = loss * math.nan
+        try:
+            optimizer.step(loss=loss)
+        except NonFiniteError:
+            refusals += 1
+    torch.save([problem.flat(), optimizer.state_dict(), refusals], f"{path}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_two_ranks_are_one_run(tmp_path):
+    mp.spawn(_worker, args=(_free_port(), str(tmp_path)), nprocs=2)
+    (first, first_state, first_refusals), (second, second_state, second_refusals) = (
+        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
+    )
+    assert torch.equal(first, second)
+    left, right = first_state["param_groups"][0], second_state["param_groups"][0]
+    for key in ("ctld_seed", "ctld_tempering_alpha", "ctld_step"):
+        assert left[key] == right[key]
+    assert torch.equal(left["ctld_tempering_bias_values"], right["ctld_tempering_bias_values"])
+    # The NaN of rank 1 is refused by both, and counted by neither.
+    assert first_refusals == second_refusals == 1
+    assert left["ctld_step"] == 14

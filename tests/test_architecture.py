@@ -1,0 +1,71 @@
+"""The house: imports go one way, and importing the library stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src"
+
+# Each part, and the parts of this project that it may import besides itself.
+ARROWS = {
+    "ctld.checks": set(),
+    "ctld.noise": set(),
+    "ctld.dynamics": set(),
+    "ctld.diagnostics": set(),
+    "ctld.tempering": {"ctld.checks"},
+    "ctld.optimizers": {"ctld.checks", "ctld.noise", "ctld.dynamics", "ctld.tempering"},
+    "ctld": {"ctld.checks", "ctld.noise", "ctld.diagnostics", "ctld.tempering", "ctld.optimizers"},
+    "ctld_lab": {"ctld", "ctld.optimizers", "ctld.diagnostics", "ctld.tempering"},
+}
+LIGHT = {"torch", "numpy"}
+
+
+def part_of(module):
+    """The longest name in ARROWS that `module` is or lies below."""
+    found = [part for part in ARROWS if module == part or module.startswith(part + ".")]
+    return max(found, key=len) if found else None
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write the whole name"
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if part_of(name) not in (None, part_of(node.module)) else node.module for name in below)
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_arrows_point_one_way(path):
+    module = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+    here = part_of(module)
+    for name in imports(path):
+        there = part_of(name)
+        assert there is None or there == here or there in ARROWS[here], f"{module} imports {name}"
+        if here != "ctld_lab":
+            outside = name.split(".")[0]
+            assert there or outside in LIGHT or outside in sys.stdlib_module_names, f"{module} imports {name}"
+
+
+def test_the_walk_would_see_a_wrong_arrow(tmp_path):
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("from ctld import optimizers\nimport ctld_lab.demo\nfrom ctld.noise import normal\n")
+    assert {part_of(name) for name in imports(wrong)} == {"ctld.optimizers", "ctld_lab", "ctld.noise"}
+
+
+def test_import_is_light():
+    """Neither the laboratory's libraries nor heavy parts of torch that torch itself does not load."""
+    script = (
+        "import sys, torch, torch.optim, torch.distributed\nbefore = set(sys.modules)\nimport ctld\n"
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    added = {name for name in output.stdout.split() if name not in sys.stdlib_module_names}
+    assert added <= {"ctld", "numpy"}
