@@ -1,0 +1,50 @@
+"""The documents: code that runs, links that lead somewhere, numbers that are those of the stored runs."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_the_readmes_loop_runs_and_learns():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    names = {}
+    torch.manual_seed(0)
+    compiled = compile(code, "README.md", "exec")
+    exec(compiled, names)
+    assert names["loss"].item() < 0.9
+    assert not names["optimizer"].exploring
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", document.read_text()):
+        assert not target or (document.parent / target).exists(), target
+
+
+def test_anchors_exist():
+    for document in DOCUMENTS:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", document.read_text()):
+            headings = re.findall(r"^#+ (.*)$", ((document.parent / target) if target else document).read_text(), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{document.name}: {target}#{anchor}"
+
+
+def test_double_well_table_is_the_stored_run():
+    runs = json.loads((ROOT / "results" / "double_well.json").read_text())["runs"]
+    text = (ROOT / "docs" / "maths.md").read_text()
+    for dimensions in (1, 10, 100, 1000):
+        for tempered, name in ((True, "paper"), (False, "none")):
+            chosen = [run for run in runs if (run["dimensions"], run["tempered"]) == (dimensions, tempered)]
+            kinetic = [run["kinetic_temperature"] for run in chosen]
+            crossings = ", ".join(str(run["crossings"]) for run in chosen)
+            error = statistics.stdev(kinetic) / len(kinetic) ** 0.5
+            row = f"| {dimensions:,} | {name} | {statistics.mean(kinetic):.3f} ± {error:.3f} |"
+            line = next(line for line in text.splitlines() if line.startswith(row))
+            assert line.endswith(f"| {crossings} |")
