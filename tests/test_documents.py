@@ -31,7 +31,9 @@ def test_links_lead_somewhere(document):
 def test_anchors_exist():
     for document in DOCUMENTS:
         for target, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", document.read_text()):
-            headings = re.findall(r"^#+ (.*)$", ((document.parent / target) if target else document).read_text(), re.MULTILINE)
+            headings = re.findall(
+                r"^#+ (.*)$", ((document.parent / target) if target else document).read_text(), re.MULTILINE
+            )
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{document.name}: {target}#{anchor}"
 

@@ -16,11 +16,9 @@ def momentum_dtype(parameter: Tensor) -> torch.dtype:
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
-def total_gradients(
-    gradients: list[Tensor], parameters: list[Tensor], momenta: list[Tensor], *, decay: float, ascend: bool
-) -> list[Tensor]:
-    """∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
-    gradients = [gradient.to(momentum.dtype) for gradient, momentum in zip(gradients, momenta, strict=True)]
+def total_gradients(parameters: list[Tensor], *, decay: float, ascend: bool) -> list[Tensor]:
+    """∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; `p.grad` itself is left alone."""
+    gradients = [p.grad.to(momentum_dtype(p)) for p in parameters if p.grad is not None]
     if ascend:
         gradients = list(torch._foreach_neg(gradients))
     return list(torch._foreach_add(gradients, parameters, alpha=decay)) if decay else gradients

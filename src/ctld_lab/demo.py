@@ -1,4 +1,4 @@
-"""`python -m ctld_lab.demo`: SGD with momentum against CTLD on 5,000 digits, in about a minute and without a network.
+"""`python -m ctld_lab.demo`: SGD with momentum against CTLD on 5,000 digits, in a minute or two, without a network.
 
 Varied: the method. Fixed: learning rate, momentum, weight decay, data, initial weights and batches. Tuned: nothing.
 Prints a table, and leaves a figure (PNG, PDF) and the numbers behind it (JSON) in a directory.
@@ -40,6 +40,8 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-3
 SCALING = TemperatureScaling()  # g(α) as CTLD has it unless told otherwise
 HIGHEST_RATIO = 1.0 / SCALING.value(SCALING.edge)
+# Standard deviations over ten seeds of CTLD at T auto minus SGD-M, 4,000 steps at a constant learning rate.
+CAPTION = "one seed: differences below 0.004 in loss or 0.3 % in error mean nothing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _share_of_steps(temperature_ratio: Sequence[float]) -> dict[str, float] | No
 
 def build_table(runs: Sequence[Run]) -> Table:
     """One row per method; narrow enough for a terminal of 80 columns."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="5,000 digits, MLP 784-256-256-10")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="5,000 digits, MLP 784-256-256-10", caption=CAPTION)
     table.add_column("method", no_wrap=True)
     for heading in (
         "train\nloss",
@@ -208,7 +210,7 @@ def build_figure(runs: Sequence[Run], *, exploration_epochs: int) -> Figure:
         train_axes.set_title("a   Training")
         test_axes.set_title("b   Test")
         ratio_axes.set_title(f"c   Temperature while exploring ({tempered.method})")
-        alpha_axes.set_title(f"d   Where α was ({tempered.method})")
+        alpha_axes.set_title(f"d   Distribution of α ({tempered.method})")
     return figure
 
 
@@ -224,7 +226,7 @@ def _draw_curves(axes: Axes, runs: Sequence[Run], series: str, switch: int) -> N
             zorder=3 - 0.1 * layer,
         )
     last = runs[0].epoch[-1]
-    axes.set(xlabel="epoch", ylabel="mean negative log-likelihood (nats)", yscale="log", xlim=(0, last))
+    axes.set(xlabel="epoch", ylabel="mean NLL (nats)", yscale="log", xlim=(0, last))
     axes.margins(y=0.1)
     axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter("{x:g}")
@@ -240,7 +242,9 @@ def _draw_ratio(axes: Axes, run: Run, colour: str) -> None:
     axes.plot(range(1, steps + 1), run.temperature_ratio, color=colour, linewidth=0.8)
     axes.axhline(HIGHEST_RATIO, color="0.4", linewidth=0.8, linestyle=":")
     axes.text(steps, HIGHEST_RATIO + 0.1, f"highest, {HIGHEST_RATIO:.2f}", ha="right", va="bottom", color="0.3")
-    axes.set(xlabel="step", ylabel="temperature ratio 1/g(α)", xlim=(0, steps), ylim=(0.5, HIGHEST_RATIO + 0.9))
+    axes.set(
+        xlabel="exploration step", ylabel="temperature ratio 1/g(α)", xlim=(0, steps), ylim=(0.5, HIGHEST_RATIO + 0.9)
+    )
     axes.set_yticks(range(1, 7))
 
 
@@ -316,17 +320,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The command, with the arguments of the command line unless others are given."""
-    options = parse(arguments)
-    # Before the minute of training, not after it.
-    options.dir.mkdir(parents=True, exist_ok=True)
-    # For so small a network a second thread gains nothing, and beside a busy program it costs a factor of ten.
-    torch.set_num_threads(1)
-    console = Console()
-    start = time.perf_counter()
-    data = digits.load(options.seed)
-    steps = options.epochs * data.steps_per_epoch
+def train_all(options: argparse.Namespace, data: digits.Digits, console: Console) -> list[Run]:
+    """One method after the other, each with a bar of its own."""
     columns = (
         progress.TextColumn("{task.description}"),
         progress.BarColumn(bar_width=16),
@@ -336,20 +331,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
         progress.TimeRemainingColumn(),
     )
     runs = []
-    with progress.Progress(*columns, console=console) as bars:
-        tasks = [bars.add_task(method.name, total=steps, start=False) for method in METHODS]
-        for method, task in zip(METHODS, tasks, strict=True):
-            bars.start_task(task)
-            runs.append(
-                train(
-                    method,
-                    data,
-                    epochs=options.epochs,
-                    exploration_epochs=options.exploration_epochs,
-                    seed=options.seed,
-                    advance=partial(bars.advance, task),
+    threads = torch.get_num_threads()
+    # For so small a network a second thread gains nothing, and beside a busy program it costs a factor of ten.
+    torch.set_num_threads(1)
+    try:
+        with progress.Progress(*columns, console=console) as bars:
+            steps = options.epochs * data.steps_per_epoch
+            tasks = [bars.add_task(method.name, total=steps, start=False) for method in METHODS]
+            for method, task in zip(METHODS, tasks, strict=True):
+                bars.start_task(task)
+                runs.append(
+                    train(
+                        method,
+                        data,
+                        epochs=options.epochs,
+                        exploration_epochs=options.exploration_epochs,
+                        seed=options.seed,
+                        advance=partial(bars.advance, task),
+                    )
                 )
-            )
+    finally:
+        torch.set_num_threads(threads)
+    return runs
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command, with the arguments of the command line unless others are given."""
+    options = parse(arguments)
+    options.dir.mkdir(parents=True, exist_ok=True)  # a directory that cannot be made fails now, not after the training
+    console = Console()
+    start = time.perf_counter()
+    data = digits.load(options.seed)
+    runs = train_all(options, data, console)
     settings = {
         "seed": options.seed,
         "epochs": options.epochs,

@@ -27,7 +27,6 @@ STEPS_PER_EPOCH = 31  # 4,000 digits in batches of 128
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("demo") / "made" / "by the demo"
     demo.main(["--dir", str(path), "--seed", str(SEED), "--epochs", "2", "--exploration-epochs", "1"])
     return path

@@ -261,22 +261,20 @@ class CTLD(Sampler):
         device = self._device()
         if not moved:
             return torch.zeros(4, dtype=torch.float64, device=device)
-        parameters, momenta, gradients = self._columns(moved)
+        parameters, momenta = self._columns(moved)
         prior = 0.5 * decay * dynamics.square_norm(parameters if decay else [], device)
         before = [u.clone() for u in momenta]
         clamped = torch.zeros_like(prior)
 
-        total = dynamics.total_gradients(gradients, parameters, momenta, decay=decay, ascend=group["maximize"])
+        total = dynamics.total_gradients(parameters, decay=decay, ascend=group["maximize"])
         dynamics.kick(momenta, total, retain=momentum, impulse=-math.sqrt(lr))
         variance = 2.0 * (1.0 - momentum) * self._temperature * ratio / self.num_data
         deviation: float | Tensor = math.sqrt(variance)
-        for (index, parameter), u, gradient in zip(moved, momenta, gradients, strict=True):
-            stream = noise.parameter_stream(index)
-            epsilon = noise.normal(self.seed, self._step_count, stream, u.numel(), dtype=u.dtype, device=u.device)
+        for (index, parameter), u in zip(moved, momenta, strict=True):
             if self.noise_compensation:
-                deviation, count = compensated_deviation(self.state[parameter], gradient, lr=lr, variance=variance)
+                deviation, count = compensated_deviation(self.state[parameter], parameter, lr=lr, variance=variance)
                 clamped += count.to(device)
-            dynamics.thermostat(u, epsilon, deviation=deviation)
+            dynamics.thermostat(u, self._noise(index, u), deviation=deviation)
         kinetic = 0.5 * dynamics.square_norm(momenta, device)
         midpoint = 0.25 * dynamics.square_norm(list(torch._foreach_add(before, momenta)), device)
         dynamics.drift(parameters, momenta, step=math.sqrt(lr))
@@ -294,8 +292,8 @@ class CTLD(Sampler):
         lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
         self._set_units(group, langevin=False, lr=lr)
         if moved:
-            parameters, momenta, gradients = self._columns(moved)
-            total = dynamics.total_gradients(gradients, parameters, momenta, decay=decay, ascend=group["maximize"])
+            parameters, momenta = self._columns(moved)
+            total = dynamics.total_gradients(parameters, decay=decay, ascend=group["maximize"])
             dynamics.kick(momenta, total, retain=momentum, impulse=1.0)
             dynamics.drift(parameters, momenta, step=-lr)
 
@@ -313,10 +311,9 @@ class CTLD(Sampler):
 
     # ---- parameters ----
 
-    def _columns(self, moved: Moved) -> tuple[list[Tensor], list[Tensor], list[Any]]:
+    def _columns(self, moved: Moved) -> tuple[list[Tensor], list[Tensor]]:
         parameters = [parameter for _, parameter in moved]
-        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        return parameters, momenta, [parameter.grad for parameter in parameters]
+        return parameters, [self.state[parameter]["momentum_buffer"] for parameter in parameters]
 
     def _needs_loss(self) -> bool:
         return self.exploring
@@ -346,9 +343,7 @@ class CTLD(Sampler):
         return chosen, float(getattr(chosen, "mean_temperature_ratio", chosen.temperature_ratio))
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        real("lr", group["lr"], at_least=0)
-        real("momentum", group["momentum"], at_least=0, below=1)
-        real("weight_decay", group["weight_decay"], at_least=0)
+        super()._check_group(group)
         if group["explore"] and group["maximize"] != self.defaults["maximize"]:
             raise ValueError(
                 f"a group that explores has maximize = {group['maximize']}, the optimizer {self.defaults['maximize']}: they "
@@ -363,10 +358,8 @@ class CTLD(Sampler):
         buffer = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
         if group["langevin"]:
             # r ~ N(0, T), hence v/√lr ~ N(0, T/N).
-            initial = noise.normal(
-                self.seed, index, noise.INITIAL_MOMENTA, buffer.numel(), dtype=dtype, device=buffer.device
-            )
-            dynamics.thermostat(buffer, initial, deviation=math.sqrt(self._temperature / self.num_data))
+            deviation = math.sqrt(self._temperature / self.num_data)
+            dynamics.thermostat(buffer, self._initial_noise(index, buffer), deviation=deviation)
         self.state[parameter] = {"momentum_buffer": buffer}
         if self.noise_compensation:
             self.state[parameter] |= initial_state(buffer)

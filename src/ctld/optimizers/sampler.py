@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from ctld import noise
+from ctld import dynamics, noise
 from ctld.checks import NonFiniteError, integer, real
 from ctld.optimizers.parameters import check_parameters, has_dense_gradient
 from ctld.optimizers.state import Resumable
@@ -33,9 +33,9 @@ class Sampler(Resumable):
         params: Any,
         defaults: dict[str, Any],
         *,
-        num_data: float,
-        seed: int | None,
-        process_group: torch.distributed.ProcessGroup | None,
+        num_data: float = 1.0,
+        seed: int | None = None,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.num_data = real("num_data", num_data, above=0)
         self._process_group = process_group
@@ -70,13 +70,15 @@ class Sampler(Resumable):
         self._ready = True
         self._publish()
 
-    @abstractmethod
     def _start_group(self, group: dict[str, Any]) -> None:
-        """Fill in what a group needs before its parameters are initialized."""
+        """Fill in what a group needs before its parameters are initialized; nothing, in most."""
 
-    @abstractmethod
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Refuse a group whose options are out of range."""
+        """Refuse a group whose options are out of range; also at every step, since schedulers write them."""
+        real("lr", group["lr"], at_least=0)
+        real("weight_decay", group["weight_decay"], at_least=0)
+        if "momentum" in group:
+            real("momentum", group["momentum"], at_least=0, below=1)
 
     def _moved(self) -> list[Moved]:
         """Of each group, what has a gradient."""
@@ -87,6 +89,21 @@ class Sampler(Resumable):
             moved.append([(i, parameter) for i, parameter in pairs if has_dense_gradient(parameter)])
             index += len(group["params"])
         return moved
+
+    def _gradients(self, group: dict[str, Any], moved: Moved) -> list[Tensor]:
+        """∇(±mean loss + prior) of the parameters that move."""
+        parameters = [parameter for _, parameter in moved]
+        return dynamics.total_gradients(parameters, decay=float(group["weight_decay"]), ascend=group["maximize"])
+
+    def _noise(self, index: int, like: Tensor) -> Tensor:
+        """This step's normal numbers for the parameter with this index, flat."""
+        stream = noise.parameter_stream(index)
+        return noise.normal(self.seed, self._step_count, stream, like.numel(), dtype=like.dtype, device=like.device)
+
+    def _initial_noise(self, index: int, like: Tensor) -> Tensor:
+        """The normal numbers from which a momentum starts, flat."""
+        stream = noise.INITIAL_MOMENTA
+        return noise.normal(self.seed, index, stream, like.numel(), dtype=like.dtype, device=like.device)
 
     def _device(self) -> torch.device:
         parameter: Tensor = next(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -102,9 +119,9 @@ class Sampler(Resumable):
         if self._needs_loss():
             self._observed.append(_one_element(loss))
 
-    @abstractmethod
     def _needs_loss(self) -> bool:
-        """Whether the next step reads the loss."""
+        """Whether the next step reads the loss; most methods never do, and ignore it."""
+        return False
 
     def _evaluate(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
         """Run the closure and take in the loss; what was observed is used rather than what the closure returns."""
@@ -181,6 +198,33 @@ class Sampler(Resumable):
             torch.distributed.broadcast(common, group_src=0, group=self._process_group)
             seed = int(common)
         return seed
+
+
+class GroupwiseSampler(Sampler):
+    """A method whose step treats each group by itself and does not read the loss."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
+        """One step. `loss` is accepted and ignored, so that one line is all that changes between methods.
+
+        Returns the closure's value, or `loss`.
+        """
+        result = self._evaluate(closure, loss)
+        for group in self.param_groups:
+            self._check_group(group)
+        for group, moved in zip(self.param_groups, self._moved(), strict=True):
+            if moved:
+                self._update(group, moved)
+        self._finish_step()
+        self._step_count += 1
+        return result
+
+    @abstractmethod
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        """The algorithm: one step of the parameters of one group."""
+
+    def _finish_step(self) -> None:
+        """What is done once per step, behind all groups; nothing, in most."""
 
 
 def _finite(gradient: Tensor | None) -> bool:
