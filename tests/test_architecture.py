@@ -14,10 +14,11 @@ ARROWS = {
     "ctld.checks": set(),
     "ctld.noise": set(),
     "ctld.dynamics": set(),
+    "ctld.schedules": {"ctld.checks"},
     "ctld.diagnostics": set(),
     "ctld.tempering": {"ctld.checks"},
-    "ctld.optimizers": {"ctld.checks", "ctld.noise", "ctld.dynamics", "ctld.tempering"},
-    "ctld": {"ctld.checks", "ctld.noise", "ctld.diagnostics", "ctld.tempering", "ctld.optimizers"},
+    "ctld.optimizers": {"ctld.checks", "ctld.noise", "ctld.dynamics", "ctld.schedules", "ctld.tempering"},
+    "ctld": {"ctld.checks", "ctld.noise", "ctld.schedules", "ctld.diagnostics", "ctld.tempering", "ctld.optimizers"},
     "ctld_lab": {"ctld", "ctld.optimizers", "ctld.diagnostics", "ctld.tempering"},
 }
 LIGHT = {"torch", "numpy"}

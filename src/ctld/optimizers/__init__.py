@@ -1,5 +1,38 @@
-"""One algorithm, one file; every one is a `torch.optim.Optimizer`."""
+"""One algorithm, one file; every one is a `torch.optim.Optimizer`. `OPTIMIZERS` is the table of them all."""
 
+from ctld.optimizers.anneal_sgd import AnnealSGD
+from ctld.optimizers.csghmc import CSGHMC
 from ctld.optimizers.ctld import CTLD, StepRecord
+from ctld.optimizers.easgd import EAMSGD, EASGD
+from ctld.optimizers.from_torch import SGD, Adadelta, Adam, RMSprop
+from ctld.optimizers.langevin import Langevin
+from ctld.optimizers.psgld import PSGLD
+from ctld.optimizers.santa import Santa
+from ctld.optimizers.sghmc import SGHMC
+from ctld.optimizers.sgld import SGLD
+from ctld.optimizers.sgnht import SGNHT
+from ctld.optimizers.simulated_annealing import SimulatedAnnealing
+from ctld.optimizers.table import OPTIMIZERS, Method, create
 
-__all__ = ["CTLD", "StepRecord"]
+__all__ = [
+    "CSGHMC",
+    "CTLD",
+    "EAMSGD",
+    "EASGD",
+    "OPTIMIZERS",
+    "PSGLD",
+    "SGD",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "Adadelta",
+    "Adam",
+    "AnnealSGD",
+    "Langevin",
+    "Method",
+    "RMSprop",
+    "Santa",
+    "SimulatedAnnealing",
+    "StepRecord",
+    "create",
+]

@@ -212,10 +212,11 @@ class GroupwiseSampler(Sampler):
         result = self._evaluate(closure, loss)
         for group in self.param_groups:
             self._check_group(group)
-        for group, moved in zip(self.param_groups, self._moved(), strict=True):
+        everything = self._moved()
+        self._before_step()
+        for group, moved in zip(self.param_groups, everything, strict=True):
             if moved:
                 self._update(group, moved)
-        self._finish_step()
         self._step_count += 1
         return result
 
@@ -223,8 +224,8 @@ class GroupwiseSampler(Sampler):
     def _update(self, group: dict[str, Any], moved: Moved) -> None:
         """The algorithm: one step of the parameters of one group."""
 
-    def _finish_step(self) -> None:
-        """What is done once per step, behind all groups; nothing, in most."""
+    def _before_step(self) -> None:
+        """What is done once per step, before the groups; nothing, in most."""
 
 
 def _finite(gradient: Tensor | None) -> bool:

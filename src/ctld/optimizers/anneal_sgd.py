@@ -1,0 +1,62 @@
+"""AnnealSGD: SGD with annealed gradient noise (Neelakantan et al. 2015, "Adding gradient noise improves learning").
+
+    ḡ ← ∇(mean loss) + N(0, s_t²),     s_t² = noise_scale/(1 + t)^exponent,     then SGD with momentum on ḡ
+
+It minimises; it has no law of its own. The authors try noise_scale 0.01, 0.3 and 1.0 with exponent 0.55.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+
+
+class AnnealSGD(GroupwiseSampler):
+    """SGD with momentum on gradients to which noise is added.
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD`.
+    noise_scale, exponent : float
+        Of the variance of the noise on each gradient element.
+    seed : int, optional
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        noise_scale: float = 0.01,
+        exponent: float = 0.55,
+        weight_decay: float = 0.0,
+        seed: int | None = None,
+        maximize: bool = False,
+    ) -> None:
+        self.noise_scale = real("noise_scale", noise_scale, at_least=0)
+        self.exponent = real("exponent", exponent, at_least=0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, seed=seed)
+        self._start(self.param_groups)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        parameters = [parameter for _, parameter in moved]
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        dynamics.kick(buffers, self._gradients(group, moved), retain=float(group["momentum"]), impulse=1.0)
+        deviation = math.sqrt(self.noise_scale / (1.0 + self._step_count) ** self.exponent)
+        if deviation:
+            for (index, _), buffer in zip(moved, buffers, strict=True):
+                dynamics.thermostat(buffer, self._noise(index, buffer), deviation=deviation)
+        dynamics.drift(parameters, buffers, step=-float(group["lr"]))
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        zeros = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        self.state[parameter] = {"momentum_buffer": zeros}

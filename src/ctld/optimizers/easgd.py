@@ -1,0 +1,109 @@
+"""EASGD and EAMSGD: elastic averaging (Zhang, Choromanska and LeCun, NIPS 2015), on `torch.distributed`.
+
+p workers, each with its own parameters x and data, are tied to a common centre x̃ by springs. Every τ steps, before the step,
+
+    s = a (x − x̃),     x ← x − s,     x̃ ← x̃ + Σ_workers s,     a = elasticity/p
+
+and in each step x ← x − lr ∇ (EASGD) or SGD with Nesterov's momentum (EAMSGD). It minimises. Every worker keeps a copy of the
+centre; since all add the same sum, the copies stay equal, and the exchange is one all-reduce. A single process is
+a worker alone. Do not wrap the model in DistributedDataParallel: the workers are meant to differ.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import integer, real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+
+
+class EASGD(GroupwiseSampler):
+    """Elastic averaging SGD.
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD` with `nesterov=True`; EASGD has momentum 0.
+    period : int
+        τ, steps between exchanges.
+    elasticity : float
+        a·p; 0.9 in the paper.
+    process_group : ProcessGroup, optional
+        The workers; the world, if left out and there is one.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.0,
+        *,
+        period: int = 10,
+        elasticity: float = 0.9,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
+    ) -> None:
+        self.period = integer("period", period, at_least=1)
+        self.elasticity = real("elasticity", elasticity, at_least=0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, seed=0, process_group=process_group)
+        self._start(self.param_groups)
+
+    @property
+    def workers(self) -> int:
+        """p."""
+        return torch.distributed.get_world_size(self._process_group) if _distributed() else 1
+
+    def center(self) -> list[Tensor]:
+        """x̃, one tensor for each parameter in the order of the groups: what to evaluate and to keep."""
+        return [self.state[parameter]["center"].clone() for _, _, parameter in self._enumerate()]
+
+    def _before_step(self) -> None:
+        if self._step_count % self.period == 0:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        """The springs: one all-reduce for all parameters."""
+        parameters = [parameter for _, _, parameter in self._enumerate()]
+        centers = [self.state[parameter]["center"] for parameter in parameters]
+        pull = self.elasticity / self.workers
+        moves = [(p.to(c.dtype) - c).mul_(pull) for p, c in zip(parameters, centers, strict=True)]
+        for parameter, move in zip(parameters, moves, strict=True):
+            parameter.sub_(move)
+        flat = torch.cat([move.reshape(-1).to(torch.float64) for move in moves])
+        if _distributed():
+            torch.distributed.all_reduce(flat, group=self._process_group)
+        sizes = [move.numel() for move in moves]
+        for center, total in zip(centers, torch.split(flat, sizes), strict=True):
+            center.add_(total.view(center.shape))
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        momentum, lr = float(group["momentum"]), float(group["lr"])
+        parameters = [parameter for _, parameter in moved]
+        gradients = self._gradients(group, moved)
+        if momentum:
+            buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+            dynamics.kick(buffers, gradients, retain=momentum, impulse=1.0)
+            gradients = list(torch._foreach_add(gradients, buffers, alpha=momentum))
+        dynamics.drift(parameters, gradients, step=-lr)
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True)
+        if _distributed():
+            torch.distributed.broadcast(center, group_src=0, group=self._process_group)
+        self.state[parameter] = {"momentum_buffer": torch.zeros_like(center), "center": center}
+
+
+class EAMSGD(EASGD):
+    """Elastic averaging SGD with Nesterov's momentum; the other parameters are EASGD's."""
+
+    def __init__(self, params: Any, lr: float, momentum: float = 0.9, **options: Any) -> None:
+        super().__init__(params, lr, momentum, **options)
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,0 +1,69 @@
+"""Second-order Langevin dynamics at constant temperature (Eq. 1 of the CTLD paper): CTLD with g ≡ 1, for ever.
+
+Target: exp(−(U + rᵀr/2)/T), U = N·(mean loss + prior), in the limit of small steps.
+
+    r ← (1 − ηγ) r − η ∇U + sqrt(2ηγT) ε,     θ ← θ + η r
+
+In SGD's units lr = N η² and momentum = 1 − ηγ. The buffer holds u = r/√N = v/√lr, so that a change of lr leaves r alone;
+at constant lr the path is SGHMC's.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+
+
+class Langevin(GroupwiseSampler):
+    """Langevin dynamics with SGD's learning rate and momentum.
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD`, on the mean loss.
+    num_data : float
+        N.
+    temperature : float
+        T of the sampled exp(−U/T).
+    seed : int, optional
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.9,
+        *,
+        num_data: float,
+        temperature: float = 1.0,
+        weight_decay: float = 0.0,
+        seed: int | None = None,
+        maximize: bool = False,
+    ) -> None:
+        self.temperature = real("temperature", temperature, at_least=0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        self._start(self.param_groups)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        lr, momentum = float(group["lr"]), float(group["momentum"])
+        if lr == 0:
+            return  # neither θ nor r changes
+        parameters = [parameter for _, parameter in moved]
+        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        dynamics.kick(momenta, self._gradients(group, moved), retain=momentum, impulse=-math.sqrt(lr))
+        deviation = math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data)
+        for (index, _), u in zip(moved, momenta, strict=True):
+            dynamics.thermostat(u, self._noise(index, u), deviation=deviation)
+        dynamics.drift(parameters, momenta, step=math.sqrt(lr))
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        dynamics.thermostat(u, self._initial_noise(index, u), deviation=math.sqrt(self.temperature / self.num_data))
+        self.state[parameter] = {"momentum_buffer": u}

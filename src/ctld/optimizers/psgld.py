@@ -1,0 +1,66 @@
+"""pSGLD: SGLD with RMSprop's preconditioner (Li, Chen, Carlson and Carin, AAAI 2016).
+
+Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps and of a V that rests.
+
+    V ← σ V + (1 − σ) ḡ²,     G = 1/(λ + √V)
+    θ ← θ − (ε_t/2) G ∇U + sqrt(ε_t G T) z
+
+In SGD's units lr = ε N/2. The term Γ = ∂G/∂θ is left out, as the authors do in practice, so the law is wrong while V moves;
+`adapt=False` holds V. Then each element is SGLD with the learning rate lr·G.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import Moved
+from ctld.optimizers.sgld import SGLD
+
+
+class PSGLD(SGLD):
+    """SGLD with RMSprop's preconditioner; the other parameters are SGLD's.
+
+    Parameters
+    ----------
+    smoothing, epsilon
+        σ and λ of V and G.
+    adapt : bool
+        Of a group: whether V goes on adapting. The sampled law is exact, for small steps, only while it does not.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        smoothing: float = 0.99,
+        epsilon: float = 1e-5,
+        adapt: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, smoothing=smoothing, epsilon=epsilon, adapt=adapt, **options)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        lr = float(group["lr"]) * self.schedule(self._step_count)
+        deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
+        for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
+            square = self.state[parameter]["square_average"]
+            if group["adapt"]:
+                square.lerp_(gradient.square(), 1.0 - group["smoothing"])
+            preconditioner = square.sqrt().add_(group["epsilon"]).reciprocal_()
+            move = gradient.mul(preconditioner).mul_(-lr)
+            dynamics.thermostat(move, self._noise(index, move), deviation=preconditioner.sqrt_().mul_(deviation))
+            parameter.add_(move)
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        real("smoothing", group["smoothing"], at_least=0, below=1)
+        real("epsilon", group["epsilon"], above=0)
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        zeros = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        self.state[parameter] = {"square_average": zeros}

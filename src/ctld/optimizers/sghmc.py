@@ -1,0 +1,88 @@
+"""SGHMC: stochastic gradient Hamiltonian Monte Carlo (Chen, Fox and Guestrin, ICML 2014, Eq. 15).
+
+Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps.
+
+    v ← (1 − a) v − η ∇U + N(0, 2(a T − b̂) η),     θ ← θ + v
+
+In SGD's units η = lr/N and a = 1 − momentum. b̂ is an estimate of the gradient noise, η·N²·Var(∇)/2 for the gradient of the
+mean loss, which is taken off the injected noise. On a Gaussian with x = lr·k the law is (T/(Nk))/(1 − x/(2(1 + momentum))).
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+
+
+class SGHMC(GroupwiseSampler):
+    """SGD with momentum, plus the noise that its friction calls for.
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD`, on the mean loss; Chen et al.'s friction is 1 − momentum.
+    num_data : float
+        N.
+    temperature : float
+        T of the sampled exp(−U/T).
+    noise_estimate : float
+        b̂, at most (1 − momentum)·T.
+    seed : int, optional
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.9,
+        *,
+        num_data: float,
+        temperature: float = 1.0,
+        noise_estimate: float = 0.0,
+        weight_decay: float = 0.0,
+        seed: int | None = None,
+        maximize: bool = False,
+    ) -> None:
+        self.temperature = real("temperature", temperature, at_least=0)
+        self.noise_estimate = real("noise_estimate", noise_estimate, at_least=0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        self._start(self.param_groups)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        lr, momentum = self._learning_rate(group), float(group["momentum"])
+        parameters = [parameter for _, parameter in moved]
+        velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        dynamics.kick(velocities, self._gradients(group, moved), retain=momentum, impulse=-lr)
+        variance = 2.0 * ((1.0 - momentum) * self._temperature_now() - self.noise_estimate) * lr / self.num_data
+        if variance > 0:
+            for (index, _), velocity in zip(moved, velocities, strict=True):
+                dynamics.thermostat(velocity, self._noise(index, velocity), deviation=math.sqrt(variance))
+        dynamics.drift(parameters, velocities, step=1.0)
+
+    def _learning_rate(self, group: dict[str, Any]) -> float:
+        return float(group["lr"])
+
+    def _temperature_now(self) -> float:
+        return self.temperature
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        largest = (1.0 - float(group["momentum"])) * self.temperature
+        if self.noise_estimate > largest:
+            raise ValueError(
+                f"noise_estimate = {self.noise_estimate} is larger than (1 - momentum)·temperature = {largest:.4g}: there is "
+                "less noise to inject than the gradients bring; lower lr, or the momentum"
+            )
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
+        dynamics.thermostat(velocity, self._initial_noise(index, velocity), deviation=deviation)
+        self.state[parameter] = {"momentum_buffer": velocity}

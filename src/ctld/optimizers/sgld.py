@@ -1,0 +1,70 @@
+"""SGLD: stochastic gradient Langevin dynamics (Welling and Teh, ICML 2011).
+
+Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps.
+
+    θ ← θ − (ε_t/2) ∇U + sqrt(ε_t T) z,     ε_t = a(b + t)^−γ
+
+In SGD's units lr = ε N/2. On a Gaussian of curvature k (of the mean loss) the variance is exactly (T/(Nk))/(1 − lr·k/2).
+"""
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.schedules import Schedule, constant
+
+
+class SGLD(GroupwiseSampler):
+    """Stochastic gradient Langevin dynamics: SGD without momentum, plus noise.
+
+    Parameters
+    ----------
+    lr, weight_decay, maximize
+        As in `torch.optim.SGD`, on the mean loss; Welling and Teh's ε is 2 lr/num_data.
+    num_data : float
+        N.
+    temperature : float
+        T of the sampled exp(−U/T).
+    schedule : callable, optional
+        Factor on lr at each step; `ctld.schedules.welling_teh(offset, exponent)` is the paper's. Left out: constant.
+    seed : int, optional
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        num_data: float,
+        temperature: float = 1.0,
+        weight_decay: float = 0.0,
+        schedule: Schedule | None = None,
+        seed: int | None = None,
+        maximize: bool = False,
+        **defaults: Any,
+    ) -> None:
+        self.temperature = real("temperature", temperature, at_least=0)
+        self.schedule = constant() if schedule is None else schedule
+        defaults |= {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        self._start(self.param_groups)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        lr = float(group["lr"]) * self.schedule(self._step_count)
+        deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
+        for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
+            move = gradient.mul(-lr)
+            dynamics.thermostat(move, self._noise(index, move), deviation=deviation)
+            parameter.add_(move)
+
+    def _temperature_now(self) -> float:
+        return self.temperature
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        # Nothing to remember; an empty entry keeps checkpointers from making a step of their own.
+        self.state[parameter] = {}

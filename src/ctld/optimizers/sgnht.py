@@ -1,0 +1,80 @@
+"""SGNHT: stochastic gradient Nosé-Hoover thermostat (Ding, Fang, Babbush, Chen, Skeel and Neven, NIPS 2014).
+
+SGHMC whose friction ξ is a variable: it grows while the momenta are too hot, so that gradient noise of unknown size is
+taken out. Target: exp(−U/T), U = N·(mean loss + prior).
+
+    v ← (1 − ξ) v − η ∇U + N(0, 2 a T η),     θ ← θ + v,     ξ ← ξ + vᵀv/d − η T
+
+In SGD's units η = lr/N and a = 1 − momentum, which is also where ξ starts. Each group has a thermostat of its own, over its
+d elements; with one group it is the paper's.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld import dynamics
+from ctld.checks import real
+from ctld.optimizers.sampler import GroupwiseSampler, Moved
+
+
+class SGNHT(GroupwiseSampler):
+    """SGHMC with a thermostat; `group["thermostat"]` holds ξ, a tensor on the device.
+
+    Parameters
+    ----------
+    lr, momentum, weight_decay, maximize
+        As in `torch.optim.SGD`, on the mean loss; 1 − momentum is the noise's a, and the first ξ.
+    num_data : float
+        N.
+    temperature : float
+        T of the sampled exp(−U/T).
+    seed : int, optional
+        Of the noise.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        momentum: float = 0.9,
+        *,
+        num_data: float,
+        temperature: float = 1.0,
+        weight_decay: float = 0.0,
+        seed: int | None = None,
+        maximize: bool = False,
+    ) -> None:
+        self.temperature = real("temperature", temperature, at_least=0)
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
+        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        self._start(self.param_groups)
+
+    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+        lr = float(group["lr"])
+        eta = lr / self.num_data
+        parameters = [parameter for _, parameter in moved]
+        velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        torch._foreach_mul_(velocities, 1.0 - group["thermostat"])
+        dynamics.kick(velocities, self._gradients(group, moved), retain=1.0, impulse=-lr)
+        deviation = math.sqrt(2.0 * (1.0 - float(group["momentum"])) * self.temperature * eta)
+        for (index, _), velocity in zip(moved, velocities, strict=True):
+            dynamics.thermostat(velocity, self._noise(index, velocity), deviation=deviation)
+        dynamics.drift(parameters, velocities, step=1.0)
+        dimensions = sum(velocity.numel() for velocity in velocities)
+        if dimensions:
+            mean_square = dynamics.square_norm(velocities, velocities[0].device) / dimensions
+            # A new tensor each time: a state dict that was taken before keeps its own.
+            group["thermostat"] = group["thermostat"] + mean_square - eta * self.temperature
+
+    def _start_group(self, group: dict[str, Any]) -> None:
+        start = 1.0 - float(group["momentum"])
+        group["thermostat"] = torch.tensor(start, dtype=torch.float64, device=self._device())
+
+    def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
+        dynamics.thermostat(velocity, self._initial_noise(index, velocity), deviation=deviation)
+        self.state[parameter] = {"momentum_buffer": velocity}

@@ -1,0 +1,85 @@
+"""The one table of methods, and `create`, which builds from it."""
+
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ctld.optimizers import from_torch
+from ctld.optimizers.anneal_sgd import AnnealSGD
+from ctld.optimizers.csghmc import CSGHMC
+from ctld.optimizers.ctld import CTLD
+from ctld.optimizers.easgd import EAMSGD, EASGD
+from ctld.optimizers.langevin import Langevin
+from ctld.optimizers.psgld import PSGLD
+from ctld.optimizers.santa import Santa
+from ctld.optimizers.sghmc import SGHMC
+from ctld.optimizers.sgld import SGLD
+from ctld.optimizers.sgnht import SGNHT
+from ctld.optimizers.simulated_annealing import SimulatedAnnealing
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table."""
+
+    optimizer: type[torch.optim.Optimizer]
+    title: str
+    paper: str
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Options that `create` gives if the caller does not, where they differ from the constructor's own."""
+    needs: frozenset[str] = frozenset()
+    """Options without a default that the caller has to give, besides `lr`."""
+    needs_loss: bool = False
+    """Whether `step` has to be given the loss."""
+    samples: bool = False
+    """Whether there is a distribution that it samples; else it minimises."""
+    noisy: bool = True
+    """Whether it draws random numbers of its own, and so takes a seed."""
+
+
+_NUM_DATA = frozenset({"num_data"})
+
+OPTIMIZERS: dict[str, Method] = {
+    "ctld": Method(
+        CTLD,
+        "CTLD",
+        "Ye, Zhu, Mantiuk 2017",
+        needs=frozenset({"num_data", "exploration_steps"}),
+        needs_loss=True,
+        samples=True,
+    ),
+    "sgd": Method(from_torch.SGD, "SGD-M", "Polyak 1964; torch", {"momentum": 0.9}, noisy=False),
+    "rmsprop": Method(from_torch.RMSprop, "RMSprop", "Tieleman, Hinton 2012; torch", noisy=False),
+    "adam": Method(from_torch.Adam, "Adam", "Kingma, Ba 2015; torch", noisy=False),
+    "adadelta": Method(from_torch.Adadelta, "AdaDelta", "Zeiler 2012; torch", noisy=False),
+    "anneal_sgd": Method(AnnealSGD, "AnnealSGD", "Neelakantan et al. 2015"),
+    "sgld": Method(SGLD, "SGLD", "Welling, Teh 2011", needs=_NUM_DATA, samples=True),
+    "psgld": Method(PSGLD, "pSGLD", "Li et al. 2016", needs=_NUM_DATA, samples=True),
+    "sghmc": Method(SGHMC, "SGHMC", "Chen, Fox, Guestrin 2014", needs=_NUM_DATA, samples=True),
+    "sgnht": Method(SGNHT, "SGNHT", "Ding et al. 2014", needs=_NUM_DATA, samples=True),
+    "langevin": Method(Langevin, "Langevin", "Eq. 1 of Ye, Zhu, Mantiuk 2017", needs=_NUM_DATA, samples=True),
+    "simulated_annealing": Method(SimulatedAnnealing, "simulated annealing", "Geman, Hwang 1986", needs=_NUM_DATA),
+    "santa": Method(Santa, "Santa", "Chen et al. 2016", needs=frozenset({"num_data", "exploration_steps"})),
+    "easgd": Method(EASGD, "EASGD", "Zhang, Choromanska, LeCun 2015", noisy=False),
+    "eamsgd": Method(EAMSGD, "EAMSGD", "Zhang, Choromanska, LeCun 2015", noisy=False),
+    "csghmc": Method(CSGHMC, "cSGHMC", "Zhang et al. 2020", needs=frozenset({"num_data", "num_steps"}), samples=True),
+}
+"""Name → method. Names are lower case with underscores."""
+
+
+def create(name: str, params: Any, **options: Any) -> torch.optim.Optimizer:
+    """The optimizer of this name, with the table's defaults; every one takes `step(loss=loss)`.
+
+    >>> optimizer = ctld.create("sghmc", model.parameters(), lr=0.1, num_data=60_000)          # doctest: +SKIP
+    """
+    if name not in OPTIMIZERS:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), OPTIMIZERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"there is no optimizer {name!r}{hint} Known: {', '.join(OPTIMIZERS)}")
+    method = OPTIMIZERS[name]
+    missing = sorted(({"lr"} | method.needs) - options.keys())
+    if missing:
+        raise TypeError(f"{name} needs {', '.join(missing)}; give {', '.join(f'{option}=' for option in missing)}")
+    return method.optimizer(params, **(method.defaults | options))
