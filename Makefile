@@ -9,7 +9,7 @@ demo: .venv/demo.stamp
 	$(BIN)/python -m ctld_lab.demo
 
 test: lint types
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
