@@ -1,7 +1,9 @@
-"""Checks of what a user hands over: each error names the value and the remedy."""
+"""Checks of what a user hands over: each error names the value and the remedy, each warning points at the user's line."""
 
 import math
 import operator
+import sys
+import warnings
 from numbers import Integral, Real
 from typing import Any
 
@@ -35,6 +37,14 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     if number < at_least:
         raise ValueError(f"{name} = {number} is out of range; give an int >= {at_least}")
     return number
+
+
+def warn_user(message: str) -> None:
+    """A warning that is attributed to the nearest caller outside this package and torch, whose step wrappers come between."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("ctld", "torch"):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, stacklevel=level)
 
 
 def _range(at_least: float, above: float, below: float) -> str:

@@ -69,6 +69,34 @@ def test_group_options_are_checked_too():
     CTLD([{"params": [parameter()]}, {"params": [parameter()], "maximize": True, "explore": False}], **OPTIONS)
 
 
+def test_a_refused_constructor_leaves_the_tempering_free():
+    tempering = ctld.Tempering()
+    zeros = nn.Parameter(torch.zeros(3, 3))
+    with pytest.raises(ValueError, match="give temperature="):
+        CTLD([zeros], **OPTIONS, tempering=tempering)
+    with pytest.raises(ValueError, match="temperature = -1"):
+        CTLD([zeros], **OPTIONS, temperature=-1.0, tempering=tempering)
+    CTLD([zeros], **OPTIONS, temperature=1.0, tempering=tempering)
+
+
+def test_compensation_needs_a_tempering_that_takes_the_variance():
+    class Plain:
+        temperature_ratio = 1.0
+
+        def advance(self, hamiltonian, normal):
+            return 0.0
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state_dict):
+            pass
+
+    CTLD([parameter()], **OPTIONS, tempering=Plain())
+    with pytest.raises(TypeError, match="takes hamiltonian_variance="):
+        CTLD([parameter()], **OPTIONS, tempering=Plain(), noise_compensation=True)
+
+
 class TestParameters:
     def test_none(self):
         with pytest.raises(ValueError, match="empty parameter list"):
@@ -195,6 +223,29 @@ class TestSteps:
 
     def test_the_class_of_the_error_can_be_caught(self):
         assert issubclass(ctld.NonFiniteError, ValueError)
+
+    def test_loss_whose_potential_overflows(self, running):
+        problem, optimizer = running
+        problem.backward(5)
+        self.refused(problem, optimizer, NonFiniteError, "overflows", loss=1e307)
+
+    def test_complex_loss(self, running):
+        problem, optimizer = running
+        self.refused(problem, optimizer, TypeError, "give a real number", loss=torch.tensor(1.0 + 1.0j))
+
+    def test_observations_of_a_refused_step_are_dropped(self, running):
+        problem, optimizer = running
+        optimizer.observe(problem.backward(5))
+        self.refused(problem, optimizer, ValueError, "2 elements", loss=torch.ones(2))
+
+    def test_observations_of_a_closure_that_fails_are_dropped(self, running):
+        problem, optimizer = running
+
+        def closure():
+            optimizer.observe(problem.backward(5))
+            raise ValueError("out of data")
+
+        self.refused(problem, optimizer, ValueError, "out of data", closure=closure)
 
     def test_scheduler_that_writes_nonsense(self, running):
         problem, optimizer = running

@@ -38,7 +38,10 @@ def _worker(rank, port, path):
             optimizer.step(loss=loss)
         except NonFiniteError:
             refusals += 1
-    torch.save([problem.flat(), optimizer.state_dict(), refusals], f"{path}/{rank}.pt")
+    # Built before the replicas were made equal, as is legal with torch's SGD: rank 0's choice of T is everyone's.
+    weights = torch.nn.Parameter(torch.full((3, 3), 0.1 * (1 + rank)))
+    early = CTLD([weights], 0.05, weight_decay=1e-2, num_data=96, exploration_steps=10)
+    torch.save([problem.flat(), optimizer.state_dict(), refusals, early.temperature], f"{path}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -46,7 +49,7 @@ def _worker(rank, port, path):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_two_ranks_are_one_run(tmp_path):
     mp.spawn(_worker, args=(_free_port(), str(tmp_path)), nprocs=2)
-    (first, first_state, first_refusals), (second, second_state, second_refusals) = (
+    (first, first_state, first_refusals, first_early), (second, second_state, second_refusals, second_early) = (
         torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
     )
     assert torch.equal(first, second)
@@ -57,3 +60,4 @@ def test_two_ranks_are_one_run(tmp_path):
     # The NaN of rank 1 is refused by both, and counted by neither.
     assert first_refusals == second_refusals == 1
     assert left["ctld_step"] == 14
+    assert first_early == second_early > 0

@@ -5,6 +5,7 @@ import logging
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -168,6 +169,22 @@ class TestLoss:
         run(plain, plain_optimizer, 25)
         torch.testing.assert_close(problem.flat(), plain.flat(), rtol=1e-10, atol=1e-12)
 
+    def test_the_users_tensor_may_change_before_the_step(self):
+        problem, optimizer = build()
+        loss = problem.backward(0)
+        expected = loss.item()
+        optimizer.observe(loss)
+        loss.mul_(1000.0)
+        optimizer.step()
+        assert optimizer.last.potential < 96 * (expected + 1.0)
+
+    def test_numpy_numbers(self):
+        for number in (np.float32(1.0), np.float64(1.0), np.array(1.0), np.int64(1)):
+            problem, optimizer = build()
+            problem.backward(0)
+            optimizer.step(loss=number)
+            assert optimizer.last is not None
+
 
 class TestGroups:
     @staticmethod
@@ -232,6 +249,55 @@ class TestGroups:
         assert not torch.equal(problem.model[2].weight, before)
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2, dtype=torch.float64))]})
         assert not optimizer.state[optimizer.param_groups[-1]["params"][0]]["momentum_buffer"].any()
+
+    def test_a_group_at_rest_keeps_its_share_in_the_hamiltonian(self):
+        problem, optimizer = self.two_groups()
+        resting = optimizer.param_groups[1]
+        resting["lr"] = 0.0
+        loss = problem.backward(0)
+        weights = problem.flat()
+        buffer = optimizer.state[resting["params"][0]]["momentum_buffer"].clone()
+        optimizer.step(loss=loss)
+        momenta = torch.cat([optimizer.state[p]["momentum_buffer"].reshape(-1) for p in problem.model.parameters()])
+        assert optimizer.last.potential == pytest.approx(96 * (loss.item() + 0.005 * weights.square().sum().item()))
+        kinetic = 96 * momenta.square().sum().item() / 2
+        assert optimizer.last.hamiltonian == pytest.approx((optimizer.last.potential + kinetic) / 0.1, rel=1e-12)
+        assert torch.equal(optimizer.state[resting["params"][0]]["momentum_buffer"], buffer)
+
+    def test_a_group_that_never_moved_is_not_kicked_in_fine_tuning(self):
+        problem, optimizer = self.two_groups()
+        optimizer.param_groups[1]["lr"] = 0.0
+        train(problem, optimizer, range(20))
+        optimizer.param_groups[1]["lr"] = 0.05
+        optimizer.param_groups[1]["weight_decay"] = 0.0
+        before = problem.model[2].weight.detach().clone()
+        problem.backward(0)
+        problem.model[2].weight.grad.zero_()
+        optimizer.step()
+        assert torch.equal(problem.model[2].weight, before)
+
+    def test_automatic_temperature_waits_for_a_group_that_explores(self):
+        problem = Classification()
+        optimizer = CTLD(
+            [{"params": problem.model[0].parameters(), "explore": False}], **(OPTIONS | {"exploration_steps": 40})
+        )
+        train(problem, optimizer, range(5))
+        assert not optimizer.exploring
+        assert optimizer.temperature == 0.0
+        optimizer.add_param_group({"params": problem.model[2].parameters()})
+        assert optimizer.exploring
+        assert optimizer.temperature > 0.0
+        train(problem, optimizer, range(5, 45))
+        assert not optimizer.exploring
+
+    def test_explore_switched_on_mid_run(self):
+        problem = Classification()
+        optimizer = CTLD([{"params": problem.model.parameters(), "explore": False}], **OPTIONS)
+        train(problem, optimizer, range(5))
+        optimizer.param_groups[0]["explore"] = True
+        train(problem, optimizer, range(5, 30))
+        assert optimizer.temperature > 0.0
+        assert optimizer.tempering.steps == 15
 
     def test_refused_group_leaves_no_trace(self):
         problem, optimizer = build()
@@ -455,6 +521,56 @@ class TestTorchMachinery:
         twin, other = build()
         twin.model.forward = torch.compile(twin.model.forward, backend="eager")
         torch.testing.assert_close(run(problem, optimizer), run(twin, other), rtol=1e-9, atol=1e-11)
+
+    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+    def test_compiled_training_step(self):
+        """Tracing stops at `step`: a traced one would replay its noise, and pile up losses."""
+        problem, optimizer = build()
+        twin, other = build()
+
+        def training_step(step):
+            loss = twin.backward(step)
+            other.step(loss=loss)
+
+        compiled = torch.compile(training_step, backend="eager")
+        for step in range(25):
+            compiled(step)
+        assert torch.equal(run(problem, optimizer, 25), twin.flat())
+
+    def test_post_hook_of_loading_sees_the_loaded_state(self):
+        problem = Classification(dtype=torch.bfloat16)
+        optimizer = CTLD(problem.model.parameters(), **(OPTIONS | {"temperature": 0.3}))
+        train(problem, optimizer, range(5))
+        state = copy.deepcopy(optimizer.state_dict())
+        other = CTLD(Classification(dtype=torch.bfloat16).model.parameters(), **(OPTIONS | {"temperature": 0.3}))
+        seen = []
+        other.register_load_state_dict_post_hook(
+            lambda o: seen.append((o._step_count, {s["momentum_buffer"].dtype for s in o.state.values()}))
+        )
+        other.load_state_dict(state)
+        assert seen == [(5, {torch.float32})]
+
+
+class TestWarnings:
+    """A warning names the line of the user's that caused it."""
+
+    def test_of_the_constructor(self):
+        with pytest.warns(UserWarning, match="improper posterior") as caught:
+            build(weight_decay=0.0)
+        assert caught[0].filename == __file__
+        with pytest.warns(UserWarning, match="less than its rounding") as caught:
+            CTLD(Classification(dtype=torch.bfloat16).model.parameters(), **(OPTIONS | {"temperature": 1e-6}))
+        assert caught[0].filename == __file__
+
+    def test_of_the_step_under_a_scheduler(self):
+        problem, optimizer = build(exploration_steps=200)
+        LinearLR(optimizer)
+        optimizer.tempering.alpha = 1e9
+        optimizer.tempering.well = None
+        with pytest.warns(UserWarning, match="beyond ±1.5") as caught:
+            for step in range(120):
+                optimizer.step(loss=problem.backward(step))
+        assert caught[0].filename == __file__
 
 
 class TestSeed:

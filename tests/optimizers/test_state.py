@@ -289,6 +289,22 @@ class TestRefused:
         other = build(Classification(), noise_compensation=True)
         self.refused(optimizer, other.state_dict(), "state of parameter 0 has")
 
+    def test_other_number_of_data(self, state):
+        optimizer = build(Classification(), num_data=5000)
+        self.refused(optimizer, state, "num_data = 96, this optimizer has 5000")
+
+    @pytest.mark.parametrize(
+        ("entry", "value"),
+        [("ctld_temperature", None), ("ctld_tempering_alpha", "hot"), ("ctld_tempering_bias_height", None)],
+    )
+    def test_nonsense_is_refused_whole(self, state, optimizer, entry, value):
+        state["param_groups"][0][entry] = value
+        self.refused(optimizer, state, "the state does not fit")
+
+    def test_group_without_an_entry(self, state, optimizer):
+        del state["param_groups"][0]["langevin"]
+        self.refused(optimizer, state, r"group 0 of the state lacks \['langevin'\]")
+
     def test_users_hook_is_seen(self, state, optimizer):
         """A pre-hook that adapts a state is applied before it is judged."""
         state["param_groups"][0]["ctld_format"] = 2
@@ -301,6 +317,23 @@ class TestRefused:
         optimizer.register_load_state_dict_pre_hook(adapt)
         optimizer.load_state_dict(state)
         assert optimizer.seed == 3
+
+
+def test_constants_of_the_tempering_come_from_the_state():
+    """As with torch's SGD, the lr and other options of the new constructor do not matter."""
+    whole = Classification()
+    optimizer = build(whole, seed=3, temperature=0.3)
+    train(whole, optimizer, range(7))
+    state, weights = saved(optimizer.state_dict()), copy.deepcopy(whole.model.state_dict())
+    train(whole, optimizer, range(7, 30))
+    resumed = Classification()
+    resumed.model.load_state_dict(weights)
+    tempering = Tempering.paper(0.5, 1000, depth=0.3, width=0.1)
+    other = build(resumed, lr=0.02, momentum=0.1, temperature=1.0, tempering=tempering)
+    other.load_state_dict(state)
+    train(resumed, other, range(7, 30))
+    assert torch.equal(resumed.flat(), whole.flat())
+    assert equal(other.state_dict(), optimizer.state_dict())
 
 
 def test_everything_is_in_the_groups_or_the_state():

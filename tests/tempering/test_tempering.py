@@ -228,7 +228,7 @@ class TestState:
         ("build", "message"),
         [
             (lambda: Tempering.paper(0.05, 100, num_bins=150), "300 bins"),
-            (lambda: Tempering(step_size=0.05), "with a bias"),
+            (lambda: Tempering(step_size=0.05), "bias_values"),
         ],
     )
     def test_refused_and_unchanged(self, build, message):
@@ -242,7 +242,7 @@ class TestState:
                 assert value == before[name]
 
     def test_foreign_state_is_refused(self):
-        with pytest.raises(ValueError, match="not those of a Tempering"):
+        with pytest.raises(ValueError, match="not that of this Tempering"):
             self.running().load_state_dict({"alpha": 0.0})
 
 

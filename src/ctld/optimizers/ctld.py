@@ -12,7 +12,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 θ + η r before any gradient, is left out, since a constructor does not move parameters. More in docs/maths.md.
 """
 
-import copy
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics, noise
-from ctld.checks import integer, real
+from ctld.checks import NonFiniteError, integer, real
 from ctld.optimizers.compensation import LossVariance, compensated_deviation, initial_state
 from ctld.optimizers.sampler import Loss, Moved, Sampler
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
@@ -79,6 +79,8 @@ class CTLD(Sampler):
         Over which the loss is averaged; the world, if left out and there is one.
     """
 
+    _hidden = frozenset({"langevin", "momentum_lr"})
+
     def __init__(
         self,
         params: Any,
@@ -100,6 +102,7 @@ class CTLD(Sampler):
             raise ValueError(f'temperature = {temperature!r} is unknown; give "auto" or a number >= 0')
         self.noise_compensation = bool(noise_compensation)
         self.last: StepRecord | None = None
+        self._warned_of_rounding = False
         self._loss_variance = LossVariance()
         self._clamped = self._compensated = 0
         defaults = {
@@ -109,23 +112,16 @@ class CTLD(Sampler):
             "maximize": maximize,
             "explore": True,
             "langevin": False,  # whether the momentum buffer holds v/√lr rather than torch's −v/lr
-            "last_lr": 0.0,  # the last lr > 0 with which the group took a step: turns one into the other
+            "momentum_lr": 0.0,  # the last lr > 0 with which the group took a step: turns one into the other
         }
         super().__init__(params, defaults, num_data=num_data, seed=seed, process_group=process_group)
-        self.tempering, mean_ratio = self._take_tempering(tempering, cold=temperature == 0)
-        self._temperature = (
-            automatic_temperature(
-                self.param_groups,
-                num_data=self.num_data,
-                exploration_steps=self.exploration_steps,
-                mean_temperature_ratio=mean_ratio,
-            )
-            if temperature == "auto"
-            else real("temperature", temperature, at_least=0)
-        )
-        if self.exploring:
-            exploring = [group for group in self.param_groups if group["explore"]]
-            warn_of_rounding(exploring, num_data=self.num_data, temperature=self._temperature)
+        self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
+        self.tempering = self._chosen_tempering(tempering)
+        self._settle_temperature()
+        prepare = getattr(self.tempering, "prepare", None)
+        if prepare is not None:
+            # The last thing that can fail: a refused constructor leaves the tempering free for another.
+            prepare(step_size=self.step_size or 1.0, normal=noise.scalar_normal(self.seed, noise.ALPHA, 0))
         self._start(self.param_groups)
 
     @classmethod
@@ -157,8 +153,8 @@ class CTLD(Sampler):
 
     @property
     def temperature(self) -> float:
-        """T, the number that was given or chosen."""
-        return self._temperature
+        """T, the number that was given or chosen; 0 while "auto" has no group that explores to go by."""
+        return 0.0 if math.isnan(self._temperature) else self._temperature
 
     @property
     def temperature_ratio(self) -> float:
@@ -177,11 +173,12 @@ class CTLD(Sampler):
 
     @property
     def clamped_share(self) -> float:
-        """Share of the compensated noise variances that had to be clamped at zero: above it, the run is too hot."""
+        """Share of the compensated noise variances that had to be clamped at zero; where one is, the run is too hot."""
         return self._clamped / self._compensated if self._compensated else 0.0
 
     # ---- Algorithm 1 ----
 
+    @torch._disable_dynamo  # a traced step would replay this step's noise and loss
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
         """One step, of exploration or of fine-tuning.
@@ -198,6 +195,7 @@ class CTLD(Sampler):
         -------
         The closure's value, or `loss`.
         """
+        self._settle_temperature()
         result = self._evaluate(closure, loss)
         observed, self._observed = self._observed, []
         for group in self.param_groups:
@@ -208,7 +206,12 @@ class CTLD(Sampler):
                 self._fine_tune(group, pairs)
             self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
         elif observed:
-            self._explore(self._agree_on_loss(observed, [p.grad for pairs in moved for _, p in pairs]), moved)
+            mean_loss = self._checked_loss(observed, [p.grad for pairs in moved for _, p in pairs])
+            if not math.isfinite(self.num_data * mean_loss / self._temperature):
+                raise NonFiniteError(
+                    f"N/T times the loss of {mean_loss:g} overflows; the step was refused: check the loss"
+                )
+            self._explore(mean_loss, moved)
         elif all(float(group["lr"]) == 0 for group in self.param_groups):
             return result  # a checkpointer's dry run
         else:
@@ -221,14 +224,16 @@ class CTLD(Sampler):
 
     def _explore(self, mean_loss: float, moved: list[Moved]) -> None:
         ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
-        readings, dimensions = [], 0
+        readings, dimensions, resting = [], 0, True
         for group, pairs in zip(self.param_groups, moved, strict=True):
             if not group["explore"]:
                 self._fine_tune(group, pairs)
-            elif float(group["lr"]) > 0:
-                readings.append(self._langevin_step(group, pairs, ratio))
+                continue
+            readings.append(self._langevin_step(group, pairs, ratio))
+            if float(group["lr"]) > 0:
+                resting = False
                 dimensions += sum(parameter.numel() for _, parameter in pairs)
-        if not readings:
+        if resting:
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
         prior, kinetic, midpoint, clamped = torch.stack(readings).sum(0).tolist()
@@ -238,7 +243,8 @@ class CTLD(Sampler):
         hamiltonian = (potential + self.num_data * kinetic) / self._temperature
         if not math.isfinite(hamiltonian):
             raise FloatingPointError(
-                f"the Hamiltonian is {hamiltonian}: the run has diverged; start again with a lower lr"
+                f"the Hamiltonian is {hamiltonian}: the momenta have diverged and the parameters were moved by them; go back "
+                "to the last checkpoint, with a lower lr"
             )
         alpha_force = self._advance_tempering(hamiltonian, mean_loss)
         self.last = StepRecord(
@@ -251,20 +257,20 @@ class CTLD(Sampler):
         )
 
     def _langevin_step(self, group: dict[str, Any], moved: Moved, ratio: float) -> Tensor:
-        """Kick, thermostat and drift of one group.
+        """Kick, thermostat and drift of one group; at lr = 0 it rests.
 
         Returns, left on the device: prior and kinetic energy and the square of the mid-step momentum, per unit of N, and
-        how many noise variances were clamped.
+        how many noise variances were clamped. A group at rest has its share in the energy, not in the mid-step square.
         """
         lr, momentum, decay = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
         self._set_units(group, langevin=True, lr=lr)
         device = self._device()
-        if not moved:
-            return torch.zeros(4, dtype=torch.float64, device=device)
         parameters, momenta = self._columns(moved)
         prior = 0.5 * decay * dynamics.square_norm(parameters if decay else [], device)
-        before = [u.clone() for u in momenta]
         clamped = torch.zeros_like(prior)
+        if lr == 0 or not moved:
+            return torch.stack((prior, 0.5 * dynamics.square_norm(momenta, device), clamped, clamped))
+        before = [u.clone() for u in momenta]
 
         total = dynamics.total_gradients(parameters, decay=decay, ascend=group["maximize"])
         dynamics.kick(momenta, total, retain=momentum, impulse=-math.sqrt(lr))
@@ -276,7 +282,8 @@ class CTLD(Sampler):
                 clamped += count.to(device)
             dynamics.thermostat(u, self._noise(index, u), deviation=deviation)
         kinetic = 0.5 * dynamics.square_norm(momenta, device)
-        midpoint = 0.25 * dynamics.square_norm(list(torch._foreach_add(before, momenta)), device)
+        torch._foreach_add_(before, momenta)
+        midpoint = 0.25 * dynamics.square_norm(before, device)
         dynamics.drift(parameters, momenta, step=math.sqrt(lr))
         return torch.stack((prior, kinetic, midpoint, clamped))
 
@@ -300,14 +307,14 @@ class CTLD(Sampler):
     def _set_units(self, group: dict[str, Any], *, langevin: bool, lr: float) -> None:
         """Bring a group's momentum buffers into the units of the step to come: u = v/√lr, or torch's b = −v/lr."""
         if group["langevin"] != langevin:
-            last_lr = group["last_lr"] or lr
+            last_lr = group["momentum_lr"]
             # Before its first step with lr > 0 a group has no velocity.
             factor = (-math.sqrt(last_lr) if langevin else -1.0 / math.sqrt(last_lr)) if last_lr else 0.0
             for parameter in group["params"]:
                 # What is frozen has no velocity to carry over, and its thermal one would kick it when it thaws.
                 self.state[parameter]["momentum_buffer"].mul_(factor if parameter.requires_grad else 0.0)
             group["langevin"] = langevin
-        group["last_lr"] = lr or group["last_lr"]
+        group["momentum_lr"] = lr or group["momentum_lr"]
 
     # ---- parameters ----
 
@@ -316,6 +323,7 @@ class CTLD(Sampler):
         return parameters, [self.state[parameter]["momentum_buffer"] for parameter in parameters]
 
     def _needs_loss(self) -> bool:
+        self._settle_temperature()
         return self.exploring
 
     def _leading_group(self) -> dict[str, Any]:
@@ -323,24 +331,40 @@ class CTLD(Sampler):
 
     # ---- construction ----
 
-    def _take_tempering(self, tempering: TemperatureControl | None, *, cold: bool) -> tuple[TemperatureControl, float]:
-        """The α-subsystem, its constants fixed from the initial lr, and ⟨1/g⟩."""
+    def _chosen_tempering(self, tempering: TemperatureControl | None) -> TemperatureControl:
+        """The α-subsystem, by default the paper's with constants from the initial lr."""
         explores = self.exploration_steps > 0 and any(group["explore"] for group in self.param_groups)
-        if explores and not cold and not self.step_size:
+        if explores and self._temperature != 0 and not self.step_size:
             raise ValueError(
                 "lr = 0.0 in the first group that explores: the constants of the tempering come from the initial lr; give "
                 "the lr of the exploration and let a scheduler lower it"
             )
-        step_size = self.step_size or 1.0
-        chosen = Tempering.paper(step_size, max(self.exploration_steps, 1)) if tempering is None else tempering
-        if not isinstance(chosen, TemperatureControl):
+        if tempering is None:
+            return Tempering.paper(self.step_size or 1.0, max(self.exploration_steps, 1))
+        if not isinstance(tempering, TemperatureControl):
             raise TypeError(
-                f"tempering = {chosen!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a Tempering"
+                f"tempering = {tempering!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a "
+                "Tempering"
             )
-        prepare = getattr(chosen, "prepare", None)
-        if prepare is not None:
-            prepare(step_size=step_size, normal=noise.scalar_normal(self.seed, noise.ALPHA, 0))
-        return chosen, float(getattr(chosen, "mean_temperature_ratio", chosen.temperature_ratio))
+        if self.noise_compensation and "hamiltonian_variance" not in inspect.signature(tempering.advance).parameters:
+            raise TypeError(
+                f"noise_compensation needs a tempering whose advance takes hamiltonian_variance=, and {tempering!r} does not"
+            )
+        return tempering
+
+    def _settle_temperature(self) -> None:
+        """Let "auto" choose, once there is a group that explores; rank 0's choice is everyone's."""
+        if not math.isnan(self._temperature):
+            return
+        ratio = getattr(self.tempering, "mean_temperature_ratio", self.tempering.temperature_ratio)
+        temperature = automatic_temperature(
+            self.param_groups,
+            num_data=self.num_data,
+            exploration_steps=self.exploration_steps,
+            mean_temperature_ratio=float(ratio),
+        )
+        dtype = dynamics.wide_dtype(self._device())
+        self._temperature = float(self._of_rank_zero(torch.tensor(temperature, dtype=dtype, device=self._device())))
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
@@ -351,7 +375,10 @@ class CTLD(Sampler):
             )
 
     def _start_group(self, group: dict[str, Any]) -> None:
+        self._settle_temperature()
         group["langevin"] = self.exploring and group["explore"]
+        if group["langevin"] and not self._warned_of_rounding:
+            self._warned_of_rounding = warn_of_rounding(group, num_data=self.num_data, temperature=self._temperature)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         dtype = dynamics.momentum_dtype(parameter)
@@ -361,7 +388,7 @@ class CTLD(Sampler):
             deviation = math.sqrt(self._temperature / self.num_data)
             dynamics.thermostat(buffer, self._initial_noise(index, buffer), deviation=deviation)
         self.state[parameter] = {"momentum_buffer": buffer}
-        if self.noise_compensation:
+        if self.noise_compensation and self.exploration_steps:
             self.state[parameter] |= initial_state(buffer)
 
     # ---- state ----
@@ -369,15 +396,19 @@ class CTLD(Sampler):
     def _global_state(self) -> dict[str, Any]:
         return (
             super()._global_state()
-            | {"temperature": self._temperature, "clamped": self._clamped, "compensated": self._compensated}
+            | {"num_data": self.num_data, "temperature": self._temperature}
+            | {"clamped": self._clamped, "compensated": self._compensated}
             | {f"loss_{key}": value for key, value in self._loss_variance.state_dict().items()}
             | {f"tempering_{key}": value for key, value in self.tempering.state_dict().items()}
         )
 
     def _check_global_state(self, state: dict[str, Any]) -> None:
         super()._check_global_state(state)
-        # On a copy: a tempering of the user's own might refuse half-way.
-        copy.deepcopy(self.tempering).load_state_dict(_entries(state, "tempering_"))
+        if state["num_data"] != self.num_data:
+            raise ValueError(
+                f"the state was saved with num_data = {state['num_data']:g}, this optimizer has {self.num_data:g}: build it "
+                "with the same, or start a new run"
+            )
 
     def _load_global_state(self, state: dict[str, Any]) -> None:
         super()._load_global_state(state)

@@ -44,6 +44,7 @@ class Sampler(Resumable):
         super().__init__(params, defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("there are no parameters to train; give model.parameters()")
+        check_parameters(self.param_groups)
         self.seed = self._common_seed(seed)
 
     # ---- parameters ----
@@ -53,8 +54,8 @@ class Sampler(Resumable):
         super().add_param_group(param_group)
         try:
             self._check_group(self.param_groups[-1])
-            check_parameters(self.param_groups)
             if self._ready:
+                check_parameters(self.param_groups)
                 self._start(self.param_groups[-1:])
         except Exception:
             self.param_groups.pop()
@@ -126,23 +127,28 @@ class Sampler(Resumable):
     def _evaluate(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
         """Run the closure and take in the loss; what was observed is used rather than what the closure returns."""
         returned: Loss | None = None
-        if closure is not None:
-            with torch.enable_grad():
-                returned = closure()
-        if loss is not None:
-            self.observe(loss)
-        elif returned is not None and not self._observed:
-            self.observe(returned)
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    returned = closure()
+            if loss is not None:
+                self.observe(loss)
+            elif returned is not None and not self._observed:
+                self.observe(returned)
+        except BaseException:
+            self._observed = []  # belongs to a step that will not be taken
+            raise
         return loss if returned is None else returned
 
-    def _agree_on_loss(self, observed: list[Loss], gradients: list[Any]) -> float:
-        """The loss averaged over ranks, once it and the gradients are known to be finite; one read from the device.
+    def _checked_loss(self, observed: list[Loss], gradients: list[Any]) -> float:
+        """The loss averaged over ranks, if it and the gradients are finite; one read from the device.
 
         Whether to refuse is decided in the same reduction, so that all ranks decide alike.
         """
         device = self._device()
-        terms = [torch.as_tensor(term, dtype=torch.float64).reshape(()).to(device) for term in observed]
-        norms = [norm.to(device, torch.float64) for norm in torch._foreach_norm(gradients)] if gradients else []
+        dtype = dynamics.wide_dtype(device)
+        terms = [torch.as_tensor(term, dtype=torch.float64).reshape(()).to(device, dtype) for term in observed]
+        norms = [norm.to(device, dtype) for norm in torch._foreach_norm(gradients)] if gradients else []
         loss = torch.stack(terms).sum()
         norm = torch.stack(norms).sum() if norms else torch.zeros_like(loss)
         total, gradient_norm, ranks = self._sum_over_ranks(torch.stack((loss, norm, torch.ones_like(loss))))
@@ -193,16 +199,19 @@ class Sampler(Resumable):
         seed = integer("seed", seed, at_least=0)
         if seed > noise.MAX_SEED:
             raise ValueError(f"seed = {seed} is out of range; give an int from 0 to {noise.MAX_SEED}")
+        return int(self._of_rank_zero(torch.tensor(seed, device=self._device())))
+
+    def _of_rank_zero(self, value: Tensor) -> Tensor:
+        """Rank 0's value, on every rank: what is chosen or drawn must be the same everywhere."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
-            common = torch.tensor(seed, device=self._device())
-            torch.distributed.broadcast(common, group_src=0, group=self._process_group)
-            seed = int(common)
-        return seed
+            torch.distributed.broadcast(value, group_src=0, group=self._process_group)
+        return value
 
 
 class GroupwiseSampler(Sampler):
     """A method whose step treats each group by itself and does not read the loss."""
 
+    @torch._disable_dynamo  # a traced step would replay this step's noise and loss
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
         """One step. `loss` is accepted and ignored, so that one line is all that changes between methods.
@@ -239,7 +248,10 @@ def _one_element(loss: Loss) -> Loss:
                 f"the loss has {loss.numel()} elements (shape {tuple(loss.shape)}); give the mean loss of the batch, the "
                 "number whose gradient is in p.grad"
             )
-        return loss.detach()
-    if isinstance(loss, bool) or not isinstance(loss, int | float):
+        if loss.is_complex():
+            raise TypeError(f"the loss is {loss}; give a real number")
+        return loss.detach().clone()  # the user's tensor may be written to before the step
+    number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
+    if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")
-    return loss
+    return number

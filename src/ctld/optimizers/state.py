@@ -7,6 +7,7 @@ parameter's dtype on loading (for momenta that is undone here).
 """
 
 import copy
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
@@ -18,6 +19,8 @@ from torch.optim import Optimizer
 
 from ctld import noise
 from ctld.dynamics import momentum_dtype
+
+_log = logging.getLogger("ctld")
 
 STATE_PREFIX = "ctld_"
 STATE_FORMAT = 1
@@ -33,6 +36,9 @@ class Resumable(Optimizer, ABC):
     seed: int
     _step_count = 0
     _process_group: torch.distributed.ProcessGroup | None = None
+    _accepted: dict[str, Any] | None = None  # a state that is being loaded
+    _hidden = frozenset[str]()
+    """Entries of groups that are no options of the user's."""
 
     @abstractmethod
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
@@ -88,27 +94,40 @@ class Resumable(Optimizer, ABC):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a state, or refuse it with a sentence and stay unchanged."""
-        accepted: dict[str, Any] = {}
-
-        def check(optimizer: Optimizer, candidate: dict[str, Any]) -> None:
-            self._check_state(candidate)
-            accepted.update(candidate)
-
         # Registered last, so that it sees what the user's own hooks have made of the state.
-        handle = self.register_load_state_dict_pre_hook(check)
+        handle = self.register_load_state_dict_pre_hook(self._accept)
         try:
             super().load_state_dict(state_dict)
         finally:
             handle.remove()
-        self._load_global_state(_global_entries(accepted))
+            self._accepted = None
+        self._publish()
+
+    def _accept(self, _: Optimizer, candidate: dict[str, Any]) -> None:
+        """Check a state and take over its optimizer-wide part; torch takes over the rest."""
+        self._check_state(candidate)
+        before = self._global_state()
+        try:
+            self._load_global_state(_global_entries(candidate))
+        except Exception as error:
+            self._load_global_state(before)
+            raise ValueError(f"the state does not fit: {error}") from error
+        self._accepted = candidate
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._accepted is not None:
+            self._restore_dtypes(self._accepted)
+
+    def _restore_dtypes(self, accepted: dict[str, Any]) -> None:
+        """Momenta as they were saved: torch casts them to the parameter's dtype."""
         for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
             if key not in accepted["state"]:
-                # torch.distributed.checkpoint leaves frozen parameters out.
+                _log.info("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
                 self._initialize(group, parameter, index)
             for name, value in accepted["state"].get(key, {}).items():
                 if isinstance(value, Tensor):
                     self.state[parameter][name] = value.to(parameter.device, momentum_dtype(parameter), copy=True)
-        self._publish()
 
     def _check_state(self, candidate: dict[str, Any]) -> None:
         saved = [len(group["params"]) for group in candidate["param_groups"]]
@@ -119,6 +138,14 @@ class Resumable(Optimizer, ABC):
                 "and groups that it had when the state was saved"
             )
         self._check_global_state(_global_entries(candidate))
+        for number, (here_group, there) in enumerate(zip(self.param_groups, candidate["param_groups"], strict=True)):
+            absent = {key for key in here_group.keys() - there.keys() if not key.startswith(STATE_PREFIX)} - {
+                "param_names"
+            }
+            if absent:
+                raise ValueError(
+                    f"group {number} of the state lacks {sorted(absent)}; it was saved by another optimizer"
+                )
         for key, (index, _, parameter) in zip(_keys(candidate), self._enumerate(), strict=True):
             entries, expected = candidate["state"].get(key, {}), self.state[parameter]
             if set(entries) != set(expected) and (entries or parameter.requires_grad):
@@ -151,7 +178,12 @@ class Resumable(Optimizer, ABC):
         groups = self.param_groups
         try:
             self.param_groups = [
-                {key: value for key, value in group.items() if not key.startswith(STATE_PREFIX)} for group in groups
+                {
+                    key: value
+                    for key, value in group.items()
+                    if not key.startswith(STATE_PREFIX) and key not in self._hidden
+                }
+                for group in groups
             ]
             return super().__repr__()
         finally:

@@ -12,12 +12,12 @@ the posterior itself. At 5,000 digits, T = 1 without a prior ends in chance-leve
 
 import logging
 import math
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ctld.checks import warn_user
 from ctld.dynamics import rounding, square_norm
 
 _log = logging.getLogger("ctld")
@@ -26,10 +26,15 @@ _log = logging.getLogger("ctld")
 def automatic_temperature(
     groups: list[dict[str, Any]], *, num_data: float, exploration_steps: int, mean_temperature_ratio: float
 ) -> float:
-    """T for these parameter groups, those with `explore=False` left out; the smallest that a group asks for."""
-    groups = [group for group in groups if group["explore"] and group["params"]]
-    if not groups or not exploration_steps:
+    """T for these parameter groups, those with `explore=False` left out; the smallest that a group asks for.
+
+    NaN, not chosen yet, while no group explores; 0 if none ever will.
+    """
+    if not exploration_steps:
         return 0.0
+    groups = [group for group in groups if group["explore"] and group["params"]]
+    if not groups:
+        return math.nan
     size = _mean_square([p for group in groups for p in group["params"]])
     temperatures = []
     for group in groups:
@@ -42,11 +47,10 @@ def automatic_temperature(
     temperature = min(temperatures)
     _log.info('temperature="auto" chose T = %.4g for initial parameters of RMS %.4g', temperature, size**0.5)
     if any(not group["weight_decay"] for group in groups):
-        warnings.warn(
+        warn_user(
             f"exploring at T = {temperature:.3g} without weight_decay samples an improper posterior: parameters that the "
             "data do not hold diffuse without limit. Give weight_decay, explore=False for the group, or a temperature of "
-            "your own",
-            stacklevel=4,
+            "your own"
         )
     return temperature
 
@@ -63,16 +67,15 @@ def _mean_square(parameters: list[Tensor]) -> float:
     )
 
 
-def warn_of_rounding(groups: list[dict[str, Any]], *, num_data: float, temperature: float) -> None:
+def warn_of_rounding(group: dict[str, Any], *, num_data: float, temperature: float) -> bool:
     """Thermal motion that is smaller than a low-precision parameter's rounding is lost: say so, for the first such."""
-    for group in groups:
-        move = math.sqrt(float(group["lr"]) * temperature / num_data)
-        for parameter in group["params"]:
-            if parameter.dtype in (torch.bfloat16, torch.float16) and move < rounding(parameter):
-                warnings.warn(
-                    f"the noise moves a {parameter.dtype} parameter of shape {tuple(parameter.shape)} by {move:.1g} a step, "
-                    f"less than its rounding of {rounding(parameter):.1g}: most of it is lost. Keep parameters in float32 "
-                    "and use autocast, or raise the temperature",
-                    stacklevel=4,
-                )
-                return
+    move = math.sqrt(float(group["lr"]) * temperature / num_data)
+    for parameter in group["params"]:
+        if parameter.dtype in (torch.bfloat16, torch.float16) and move < rounding(parameter):
+            warn_user(
+                f"the noise moves a {parameter.dtype} parameter of shape {tuple(parameter.shape)} by {move:.1g} a step, less "
+                f"than its rounding of {rounding(parameter):.1g}: most of it is lost. Keep parameters in float32 and use "
+                "autocast, or raise the temperature"
+            )
+            return True
+    return False

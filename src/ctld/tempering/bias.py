@@ -1,4 +1,4 @@
-"""V_b(α): metadynamics, a bias potential that fills the minima of α's free energy (Eq. 12 of the paper)."""
+"""V_b(α): metadynamics, a bias potential that fills the minima of α's free energy (Eq. 13 of the paper)."""
 
 import math
 from typing import Any
@@ -74,7 +74,7 @@ class Metadynamics:
         return float(self._values[bin_index] - self._values[bin_index + 1]) / self.spacing
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": torch.tensor(self._values), "edge": self.edge}
+        return {"values": torch.tensor(self._values), "edge": self.edge, "height": self.height, "width": self.width}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         values = torch.as_tensor(state_dict["values"]).to("cpu", torch.float64).numpy().copy()
@@ -84,6 +84,7 @@ class Metadynamics:
                 f"{self.num_bins} over ±{self.edge:g}; build Metadynamics with the state's num_bins and edge"
             )
         self._values = values
+        self.height, self.width = float(state_dict["height"]), float(state_dict["width"])
 
     def __repr__(self) -> str:
         return f"Metadynamics(height={self.height}, width={self.width}, num_bins={self.num_bins}, edge={self.edge})"

@@ -1,4 +1,4 @@
-"""g(α): how the tempering variable scales the inverse temperature (Eq. 6 of the paper)."""
+"""g(α): how the tempering variable scales the inverse temperature (Eq. 7 of the paper)."""
 
 from ctld.checks import real
 
@@ -35,6 +35,12 @@ class TemperatureScaling:
         z = self._position(alpha)
         slope = -6.0 * self.depth * z * (1.0 - z) / (self.edge - self.plateau)
         return slope if alpha >= 0 else -slope
+
+    def state_dict(self) -> dict[str, float]:
+        return {"plateau": self.plateau, "edge": self.edge, "depth": self.depth}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self.__init__(**state_dict)  # type: ignore[misc]
 
     def _position(self, alpha: float) -> float:
         return min(max((abs(alpha) - self.plateau) / (self.edge - self.plateau), 0.0), 1.0)

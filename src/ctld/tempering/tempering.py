@@ -2,10 +2,9 @@
 
 import math
 import statistics
-import warnings
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from ctld.checks import integer, real
+from ctld.checks import integer, real, warn_user
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.scaling import TemperatureScaling
 from ctld.tempering.well import ConfiningWell
@@ -13,6 +12,8 @@ from ctld.tempering.well import ConfiningWell
 _LARGEST_FIRST_MOVE = 0.3  # of α by the first step's force; the paper's own experiments move it by 0.29 and 0.14
 _SHARE_OUTSIDE_WARNED = 0.2
 _STEPS_BEFORE_WARNING = 100
+_NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass")
+_COUNTS = ("steps", "steps_outside", "steps_clamped")
 
 
 class Scaling(Protocol):
@@ -37,7 +38,10 @@ class Bias(Protocol):
 
 @runtime_checkable
 class TemperatureControl(Protocol):
-    """All that an optimizer asks of a tempering. Where there is a `prepare`, it is called once, first."""
+    """All that an optimizer asks of a tempering. Where there is a `prepare`, it is called once, first.
+
+    For noise compensation `advance` also takes the keyword `hamiltonian_variance`.
+    """
 
     @property
     def temperature_ratio(self) -> float: ...
@@ -212,33 +216,41 @@ class Tempering:
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors only. A value not known yet is NaN."""
         state: dict[str, Any] = {
-            name: math.nan if getattr(self, name) is None else getattr(self, name)
-            for name in ("alpha", "alpha_momentum", "step_size", "friction", "mass")
+            name: math.nan if getattr(self, name) is None else getattr(self, name) for name in _NUMBERS
         }
-        state |= {"steps": self.steps, "steps_outside": self.steps_outside, "steps_clamped": self.steps_clamped}
-        if self.bias is not None and hasattr(self.bias, "state_dict"):
-            state |= {f"bias_{key}": value for key, value in self.bias.state_dict().items()}
+        state |= {name: getattr(self, name) for name in _COUNTS}
+        for prefix, piece in self._pieces().items():
+            state |= {prefix + key: value for key, value in piece.state_dict().items()}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, or refuse it and stay unchanged."""
-        bias_state = {key.removeprefix("bias_"): value for key, value in state_dict.items() if key.startswith("bias_")}
-        own = {key: value for key, value in state_dict.items() if not key.startswith("bias_")}
-        expected = self.state_dict()
-        if set(own) != {key for key in expected if not key.startswith("bias_")}:
-            raise ValueError(f"the state has the entries {sorted(own)}, which are not those of a Tempering")
-        if bool(bias_state) != any(key.startswith("bias_") for key in expected):
+        """Take over a state, the constants of the pieces included, or refuse it and stay unchanged."""
+        if state_dict.keys() != self.state_dict().keys():
+            differing = sorted(state_dict.keys() ^ self.state_dict().keys())
             raise ValueError(
-                f"the state was saved {'with' if bias_state else 'without'} a bias, and this tempering has bias = "
-                f"{self.bias!r}; build the tempering as it was when the state was saved"
+                f"the state is not that of this Tempering: {differing} are on one side only; build the tempering of the same "
+                "pieces as when the state was saved"
             )
-        if self.bias is not None and hasattr(self.bias, "load_state_dict"):
-            self.bias.load_state_dict(bias_state)
-        for name, value in own.items():
-            if name.startswith("steps"):
-                setattr(self, name, int(value))
-            else:
-                setattr(self, name, None if math.isnan(value) else float(value))
+        pieces = self._pieces()
+        before = {prefix: piece.state_dict() for prefix, piece in pieces.items()}
+        try:
+            for prefix, piece in pieces.items():
+                keys = [key for key in state_dict if key.startswith(prefix)]
+                piece.load_state_dict({key.removeprefix(prefix): state_dict[key] for key in keys})
+            numbers = {name: float(state_dict[name]) for name in _NUMBERS} | {
+                name: int(state_dict[name]) for name in _COUNTS
+            }
+        except Exception:
+            for prefix, piece in pieces.items():
+                piece.load_state_dict(before[prefix])
+            raise
+        for name, value in numbers.items():
+            setattr(self, name, None if math.isnan(value) else value)
+
+    def _pieces(self) -> dict[str, Any]:
+        """Those of scaling, well and bias that have a state, by the prefix of their entries."""
+        pieces = {"scaling_": self.scaling, "well_": self.well, "bias_": self.bias}
+        return {prefix: piece for prefix, piece in pieces.items() if hasattr(piece, "state_dict")}
 
     def _grid(self) -> list[float]:
         # Fine enough for an integral, and with the paper's steepest point, (δ + δ′)/2 = 0.95, among its nodes.
@@ -250,10 +262,9 @@ class Tempering:
         if self._warned or self.steps < _STEPS_BEFORE_WARNING or self.share_outside <= _SHARE_OUTSIDE_WARNED:
             return
         self._warned = True
-        warnings.warn(
+        warn_user(
             f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
-            f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature",
-            stacklevel=2,
+            f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature"
         )
 
     def __repr__(self) -> str:

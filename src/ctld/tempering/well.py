@@ -1,4 +1,4 @@
-"""φ(α): the force well that brings a stray α back (Eq. 10 of the paper)."""
+"""φ(α): the force well that brings a stray α back (Eq. 11 of the paper)."""
 
 import math
 
@@ -28,6 +28,12 @@ class ConfiningWell:
     def force(self, alpha: float) -> float:
         """−φ′(α), per unit of α's mass."""
         return -math.copysign(self.strength, alpha) if abs(alpha) > self.edge else 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        return {"edge": self.edge, "force": self.strength}
+
+    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+        self.__init__(**state_dict)  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"ConfiningWell(edge={self.edge}, force={self.strength})"
