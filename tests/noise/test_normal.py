@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctld import noise
-from ctld.noise.gaussian import box_muller
+from ctld.noise.gaussian import _root, box_muller
 
 
 @settings(deadline=None, max_examples=60)
@@ -103,6 +103,22 @@ def test_box_muller_against_the_library(dtype, tolerance):
     expected = np.stack([radius * np.cos(angle), radius * np.sin(angle)])
     actual = box_muller(torch.stack([radius_words, angle_words]), dtype).double().numpy()
     np.testing.assert_allclose(actual, expected, atol=6.8 * tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_arithmetic_is_correctly_rounded(dtype):
+    """What the same bits everywhere rest on: each operation against numpy's, which is the processor's."""
+    x = torch.rand(200_003, dtype=dtype, generator=torch.Generator().manual_seed(1)) * 44.0
+    y = x.flip(0) + 0.5
+    pairs = [
+        (_root(x.clone()), np.sqrt(x.numpy())),
+        (x / y, x.numpy() / y.numpy()),
+        (x * y, x.numpy() * y.numpy()),
+        (x.clone().mul_(math.log(2.0)), x.numpy() * np.array(math.log(2.0), dtype=x.numpy().dtype)),
+        (x.clone().add_(1.0 / 3.0), x.numpy() + np.array(1.0 / 3.0, dtype=x.numpy().dtype)),
+    ]
+    for ours, theirs in pairs:
+        np.testing.assert_array_equal(ours.numpy(), theirs)
 
 
 def test_extreme_words_are_finite():

@@ -9,6 +9,7 @@ into a vector register or the remainder of a loop, hence on thread count and spl
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,9 +29,18 @@ def box_muller(words: Tensor, dtype: torch.dtype) -> Tensor:
     Tensor of `dtype`, shape (2, n)
         Largest possible magnitude: sqrt(2·33·ln 2) = 6.76.
     """
-    radius = _log_of_uniform(words[0], dtype).mul_(-2.0).sqrt_()
+    radius = _root(_log_of_uniform(words[0], dtype).mul_(-2.0))
     cosine, sine = _circle(words[1], dtype)
     return torch.stack((cosine.mul_(radius), sine.mul_(radius)))
+
+
+def _root(x: Tensor) -> Tensor:
+    """√x in place, correctly rounded. On a CPU torch's is a library's, which may miss the last bit; numpy's is not."""
+    if x.device.type != "cpu":
+        return x.sqrt_()
+    array = x.numpy()
+    np.sqrt(array, out=array)
+    return x
 
 
 def _log_of_uniform(word: Tensor, dtype: torch.dtype) -> Tensor:
