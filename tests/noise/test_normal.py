@@ -1,6 +1,8 @@
 """`normal` is a pure function of (seed, step, stream, element), whatever the split, the threads and the layout."""
 
 import math
+import shutil
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -38,6 +40,7 @@ def test_thread_count_does_not_matter(dtype):
 def test_long_requests_are_cut_without_a_seam(monkeypatch):
     whole = noise.normal(1, 2, 3, 1000)
     monkeypatch.setattr(noise, "_BLOCKS_AT_A_TIME", 7)
+    monkeypatch.setattr(noise.native, "load", lambda: None)
     assert torch.equal(noise.normal(1, 2, 3, 1000), whole)
 
 
@@ -127,6 +130,48 @@ def test_extreme_words_are_finite():
         numbers = box_muller(words, dtype)
         assert numbers.isfinite().all()
         assert numbers.abs().max() == pytest.approx(math.sqrt(2 * 33 * math.log(2)), rel=1e-6)
+
+
+class TestNative:
+    """C and torch give the same bits; either may be missing."""
+
+    @staticmethod
+    def by_torch(monkeypatch, *arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr(noise.native, "load", lambda: None)
+            return noise.normal(*arguments, **options)
+
+    def test_built_where_there_is_a_compiler(self):
+        assert noise.native.load() is not None or shutil.which("cc") is None
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+    @pytest.mark.parametrize(("numel", "offset"), [(0, 5), (1, 0), (1, 3), (511, 2), (513, 1), (70_001, 2**35 + 3)])
+    def test_same_bits(self, monkeypatch, numel, offset, dtype):
+        arguments = (2**40 + 5, 2**31 + 9, 2**32 - 1, numel)
+        expected = self.by_torch(monkeypatch, *arguments, offset=offset, dtype=dtype)
+        assert torch.equal(noise.normal(*arguments, offset=offset, dtype=dtype), expected)
+
+    def test_missing_library_is_said_once_and_done_without(self, monkeypatch, caplog, tmp_path):
+        expected = noise.normal(1, 2, 3, 9)
+        monkeypatch.setattr(noise.native, "LIBRARY", tmp_path / "missing.so")
+        noise.native.load.cache_clear()
+        try:
+            with caplog.at_level("INFO", logger="ctld"):
+                assert torch.equal(noise.normal(1, 2, 3, 9), expected)
+                noise.normal(1, 2, 3, 9)
+            assert [record.getMessage() for record in caplog.records if "by torch" in record.getMessage()] == [ANY]
+        finally:
+            noise.native.load.cache_clear()
+
+    def test_library_that_computes_something_else_is_not_used(self, monkeypatch, caplog):
+        monkeypatch.setattr(noise.native, "_KNOWN", [0.0] * 4)
+        noise.native.load.cache_clear()
+        try:
+            with caplog.at_level("INFO", logger="ctld"):
+                assert noise.native.load() is None
+            assert noise.native.LIBRARY.exists() == ("does not give the known numbers" in caplog.text)
+        finally:
+            noise.native.load.cache_clear()
 
 
 def test_scalar_normal_is_an_element_of_its_stream():

@@ -3,7 +3,8 @@
 `normal` has no hidden state: element i of the logical, row-major flattened parameter gets the same number whatever
 the memory layout, the number of threads, the split of the parameter over calls or processes, and whether the run was
 resumed. Philox 4x32-10 turns the counter (element // 4, step, stream) under the key `seed` into words, Box-Muller
-turns words into Gaussian numbers.
+turns words into Gaussian numbers. On CPUs both are done in C where it could be built, elsewhere by torch; the bits are
+the same.
 
 Streams: `ALPHA` for the tempering variable, `INITIAL_MOMENTA` (its "step" is the parameter's index), and
 `parameter_stream(index)` for each parameter.
@@ -14,6 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from ctld.noise import native
 from ctld.noise.gaussian import box_muller
 from ctld.noise.philox import WORD, philox
 
@@ -63,6 +65,9 @@ def normal(
     """
     _check(seed, step, stream, numel, offset)
     arithmetic = torch.float64 if dtype == torch.float64 else torch.float32
+    functions = native.load() if torch.device(device).type == "cpu" else None
+    if functions is not None:
+        return native.fill(functions, seed, step, stream, offset, numel, arithmetic).to(dtype)
     first, last = offset // 4, -(-(offset + numel) // 4)
     blocks = [
         _normal_blocks(seed, step, stream, start, min(start + _BLOCKS_AT_A_TIME, last), arithmetic, device)
