@@ -1,20 +1,35 @@
 """Schedules of step sizes, temperatures and noise: each a pure function of the step t = 0, 1, 2, ...
 
-A schedule of a step size is a factor on the group's lr, so that torch's LR schedulers go on working beside it.
+A schedule of a step size is a factor on the group's lr, so that torch's LR schedulers go on working beside it. What the
+functions here return can be copied and pickled with the optimizer that holds it.
 """
 
 import math
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from ctld.checks import integer, real
 
 Schedule = Callable[[int], float]
 
 
+def schedule(name: str, value: Any) -> Schedule:
+    """`value`, if it can be called with a step."""
+    if not callable(value):
+        raise TypeError(
+            f"{name} = {value!r} is not a schedule; give a function of the step, such as ctld.schedules.constant(1.0)"
+        )
+    return value  # type: ignore[no-any-return]
+
+
 def constant(value: float = 1.0) -> Schedule:
     """The same at every step."""
-    value = real("value", value, at_least=0)
-    return lambda step: value
+    return partial(_constant, real("value", value, at_least=0))
+
+
+def _constant(value: float, step: int) -> float:
+    return value
 
 
 def welling_teh(offset: float, exponent: float = 0.55) -> Schedule:
@@ -25,36 +40,55 @@ def welling_teh(offset: float, exponent: float = 0.55) -> Schedule:
         raise ValueError(
             f"exponent = {exponent} is out of range; the steps must add up to infinity: give 0.5 < exponent <= 1"
         )
-    return lambda step: (1.0 + step / offset) ** -exponent
+    return partial(_welling_teh, offset, exponent)
+
+
+def _welling_teh(offset: float, exponent: float, step: int) -> float:
+    return float((1.0 + step / offset) ** -exponent)
 
 
 def logarithmic_cooling(scale: float) -> Schedule:
     """T(t) = c/log(2 + t), slow enough for simulated annealing to find the global minimum if c is large enough."""
-    scale = real("scale", scale, at_least=0)
-    return lambda step: scale / math.log(2.0 + step)
+    return partial(_logarithmic_cooling, real("scale", scale, at_least=0))
+
+
+def _logarithmic_cooling(scale: float, step: int) -> float:
+    return scale / math.log(2.0 + step)
 
 
 def polynomial_cooling(scale: float, offset: float = 1.0, exponent: float = 0.55) -> Schedule:
     """T(t) = c/(a + t)^b, b in (0.5, 1): faster, with no guarantee."""
     scale, offset = real("scale", scale, at_least=0), real("offset", offset, above=0)
-    exponent = real("exponent", exponent, above=0.5, below=1)
-    return lambda step: scale / (offset + step) ** exponent
+    return partial(_polynomial_cooling, scale, offset, real("exponent", exponent, above=0.5, below=1))
+
+
+def _polynomial_cooling(scale: float, offset: float, exponent: float, step: int) -> float:
+    return float(scale / (offset + step) ** exponent)
 
 
 def polynomial_growth(scale: float, exponent: float) -> Schedule:
     """β(t) = A (1 + t)^γ, Santa's inverse temperature; its first step is t = 1."""
-    scale, exponent = real("scale", scale, above=0), real("exponent", exponent, at_least=0)
-    return lambda step: scale * (1.0 + step) ** exponent
+    return partial(_polynomial_growth, real("scale", scale, above=0), real("exponent", exponent, at_least=0))
+
+
+def _polynomial_growth(scale: float, exponent: float, step: int) -> float:
+    return float(scale * (1.0 + step) ** exponent)
 
 
 def cycle_position(num_steps: int, num_cycles: int) -> Schedule:
     """Where in its cycle a step is, in [0, 1): ⌈num_steps/num_cycles⌉ steps to a cycle, going on for ever."""
     num_steps = integer("num_steps", num_steps, at_least=1)
-    length = -(-num_steps // integer("num_cycles", num_cycles, at_least=1))
-    return lambda step: (step % length) / length
+    return partial(_cycle_position, -(-num_steps // integer("num_cycles", num_cycles, at_least=1)))
+
+
+def _cycle_position(length: int, step: int) -> float:
+    return (step % length) / length
 
 
 def cosine_cycles(num_steps: int, num_cycles: int) -> Schedule:
     """½(cos(π·position) + 1): from 1 down towards 0 in each cycle (Zhang et al. 2020)."""
-    position = cycle_position(num_steps, num_cycles)
-    return lambda step: 0.5 * (math.cos(math.pi * position(step)) + 1.0)
+    return partial(_cosine_cycles, cycle_position(num_steps, num_cycles))
+
+
+def _cosine_cycles(position: Schedule, step: int) -> float:
+    return 0.5 * (math.cos(math.pi * position(step)) + 1.0)

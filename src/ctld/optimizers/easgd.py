@@ -71,7 +71,10 @@ class EASGD(GroupwiseSampler):
         parameters = [parameter for _, _, parameter in self._enumerate()]
         centers = [self.state[parameter]["center"] for parameter in parameters]
         pull = self.elasticity / self.workers
-        moves = [(p.to(c.dtype) - c).mul_(pull) for p, c in zip(parameters, centers, strict=True)]
+        # What is frozen rests, and is no reason for the centre to move.
+        moves = [
+            (p.to(c.dtype) - c).mul_(pull if p.requires_grad else 0.0) for p, c in zip(parameters, centers, strict=True)
+        ]
         for parameter, move in zip(parameters, moves, strict=True):
             parameter.sub_(move)
         flat = torch.cat([move.reshape(-1).to(torch.float64) for move in moves])

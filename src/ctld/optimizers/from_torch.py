@@ -19,6 +19,9 @@ class _AcceptsLoss:
         result = plain(self, closure)
         return loss if result is None else result
 
+    def observe(self, loss: Any) -> None:
+        """Ignored, as `loss=` is."""
+
 
 class SGD(_AcceptsLoss, torch.optim.SGD):
     """`torch.optim.SGD`; momentum 0.9 by default in `ctld.create`, as SGD-M in the paper."""

@@ -211,6 +211,17 @@ class Sampler(Resumable):
 class GroupwiseSampler(Sampler):
     """A method whose step treats each group by itself and does not read the loss."""
 
+    temperature: float  # of those that have one
+
+    def _global_state(self) -> dict[str, Any]:
+        heat = {"temperature": self.temperature} if hasattr(self, "temperature") else {}
+        return super()._global_state() | heat
+
+    def _load_global_state(self, state: dict[str, Any]) -> None:
+        super()._load_global_state(state)
+        if "temperature" in state:
+            self.temperature = float(state["temperature"])
+
     @torch._disable_dynamo  # a traced step would replay this step's noise and loss
     @torch.no_grad()
     def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]

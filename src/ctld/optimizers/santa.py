@@ -12,8 +12,8 @@ and η = lr/N,
 
 The SDE in these variables calls for noise of variance 2 η^{3/2} g/β, as the authors' code has it (`noise_variance="sde"`);
 `"print"` is 2 η g/β, which other codes use and which has no equilibrium for g > ½. g of the noise is the one of the step
-before. Departures: the two half drifts of SSS around a gradient are taken as one, so that the parameters rest where the
-next gradient is due; the term (η/β)(1 − g_{t−1}/g_t)/u is left out, since it blows up at u ≈ 0.
+before (at the first step, its own). Departures: the two half drifts of SSS around a gradient are taken as one, so that the
+parameters rest where the next gradient is due; the term (η/β)(1 − g_{t−1}/g_t)/u is left out, since it blows up at u ≈ 0.
 """
 
 import math
@@ -25,7 +25,7 @@ from torch import Tensor
 from ctld import dynamics
 from ctld.checks import integer, real
 from ctld.optimizers.sampler import GroupwiseSampler, Moved
-from ctld.schedules import Schedule, polynomial_growth
+from ctld.schedules import Schedule, polynomial_growth, schedule
 
 
 class Santa(GroupwiseSampler):
@@ -77,7 +77,7 @@ class Santa(GroupwiseSampler):
             raise ValueError(f'noise_variance = {noise_variance!r} is unknown; give "sde" or "print"')
         self.exploration_steps = integer("exploration_steps", exploration_steps, at_least=0)
         self.integrator, self.noise_variance = integrator, noise_variance
-        self.inverse_temperature = inverse_temperature or polynomial_growth(1.0, 0.5)
+        self.inverse_temperature = schedule("inverse_temperature", inverse_temperature or polynomial_growth(1.0, 0.5))
         self.friction = real("friction", friction, at_least=0)
         defaults = {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         defaults |= {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ctld import dynamics
+from ctld import dynamics, schedules
 from ctld.checks import real
 from ctld.optimizers.sampler import GroupwiseSampler, Moved
 from ctld.schedules import Schedule, constant
@@ -46,11 +46,11 @@ class SGLD(GroupwiseSampler):
         schedule: Schedule | None = None,
         seed: int | None = None,
         maximize: bool = False,
-        **defaults: Any,
+        _defaults: dict[str, Any] | None = None,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
-        self.schedule = constant() if schedule is None else schedule
-        defaults |= {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
+        self.schedule = constant() if schedule is None else schedules.schedule("schedule", schedule)
+        defaults = (_defaults or {}) | {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults, num_data=num_data, seed=seed)
         self._start(self.param_groups)
 

@@ -31,10 +31,11 @@ class SimulatedAnnealing(SGLD):
         temperature: float = 1.0,
         **options: Any,
     ) -> None:
+        self._scaled = not callable(cooling)
         if callable(cooling):
             self.cooling = cooling
         elif cooling in ("logarithmic", "polynomial"):
-            self.cooling = (logarithmic_cooling if cooling == "logarithmic" else polynomial_cooling)(temperature)
+            self.cooling = (logarithmic_cooling if cooling == "logarithmic" else polynomial_cooling)(1.0)
         else:
             raise ValueError(
                 f'cooling = {cooling!r} is unknown; give "logarithmic", "polynomial" or a function of the step'
@@ -42,4 +43,4 @@ class SimulatedAnnealing(SGLD):
         super().__init__(params, lr, temperature=temperature, **options)
 
     def _temperature_now(self) -> float:
-        return float(self.cooling(self._step_count))
+        return float(self.cooling(self._step_count)) * (self.temperature if self._scaled else 1.0)

@@ -54,7 +54,13 @@ class Resumable(Optimizer, ABC):
 
     def _global_state(self) -> dict[str, Any]:
         """What changes besides momenta: numbers, strings and tensors by name."""
-        return {"format": STATE_FORMAT, "generator": noise.GENERATOR, "seed": self.seed, "step": self._step_count}
+        return {
+            "method": type(self).__name__,
+            "format": STATE_FORMAT,
+            "generator": noise.GENERATOR,
+            "seed": self.seed,
+            "step": self._step_count,
+        }
 
     def _load_global_state(self, state: dict[str, Any]) -> None:
         self.seed, self._step_count = int(state["seed"]), int(state["step"])
@@ -74,6 +80,11 @@ class Resumable(Optimizer, ABC):
             raise ValueError(
                 f"the state's noise comes from {state.get('generator')!r}, this version of ctld has {noise.GENERATOR!r}: the "
                 "run would not go on as it began; resume it with the version that saved it"
+            )
+        if state.get("method") != type(self).__name__:
+            raise ValueError(
+                f"the state is one of {state.get('method')}, this is {type(self).__name__}: the same names hold other "
+                "quantities; load it into the optimizer that saved it"
             )
         missing = set(self._global_state()) ^ set(state)
         if missing:

@@ -33,6 +33,8 @@ class Method:
     """Options without a default that the caller has to give, besides `lr`."""
     needs_loss: bool = False
     """Whether `step` has to be given the loss."""
+    needs_process_group: bool = False
+    """Whether it is made for several processes; alone it works too."""
     samples: bool = False
     """Whether there is a distribution that it samples; else it minimises."""
     noisy: bool = True
@@ -62,8 +64,8 @@ OPTIMIZERS: dict[str, Method] = {
     "langevin": Method(Langevin, "Langevin", "Eq. 1 of Ye, Zhu, Mantiuk 2017", needs=_NUM_DATA, samples=True),
     "simulated_annealing": Method(SimulatedAnnealing, "simulated annealing", "Geman, Hwang 1986", needs=_NUM_DATA),
     "santa": Method(Santa, "Santa", "Chen et al. 2016", needs=frozenset({"num_data", "exploration_steps"})),
-    "easgd": Method(EASGD, "EASGD", "Zhang, Choromanska, LeCun 2015", noisy=False),
-    "eamsgd": Method(EAMSGD, "EAMSGD", "Zhang, Choromanska, LeCun 2015", noisy=False),
+    "easgd": Method(EASGD, "EASGD", "Zhang, Choromanska, LeCun 2015", needs_process_group=True, noisy=False),
+    "eamsgd": Method(EAMSGD, "EAMSGD", "Zhang, Choromanska, LeCun 2015", needs_process_group=True, noisy=False),
     "csghmc": Method(CSGHMC, "cSGHMC", "Zhang et al. 2020", needs=frozenset({"num_data", "num_steps"}), samples=True),
 }
 """Name → method. Names are lower case with underscores."""
@@ -75,8 +77,8 @@ def create(name: str, params: Any, **options: Any) -> torch.optim.Optimizer:
     >>> optimizer = ctld.create("sghmc", model.parameters(), lr=0.1, num_data=60_000)          # doctest: +SKIP
     """
     if name not in OPTIMIZERS:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), OPTIMIZERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(str(name).lower().replace("-", "_"), OPTIMIZERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise ValueError(f"there is no optimizer {name!r}{hint} Known: {', '.join(OPTIMIZERS)}")
     method = OPTIMIZERS[name]
     missing = sorted(({"lr"} | method.needs) - options.keys())
