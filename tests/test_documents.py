@@ -50,3 +50,20 @@ def test_double_well_table_is_the_stored_run():
             row = f"| {dimensions:,} | {name} | {statistics.mean(kinetic):.3f} ± {error:.3f} |"
             line = next(line for line in text.splitlines() if line.startswith(row))
             assert line.endswith(f"| {crossings} |")
+
+
+def test_digits_table_is_the_stored_run():
+    runs = json.loads((ROOT / "results" / "digits.json").read_text())["runs"]
+    plain = {run["seed"]: run for run in runs if run["method"] == "SGD-M"}
+    text = (ROOT / "README.md").read_text()
+
+    def cell(values, digits):
+        return f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}"
+
+    for method in ("SGD-M", "CTLD, T auto", "CTLD, T = 1"):
+        chosen = [run for run in runs if run["method"] == method]
+        assert len(chosen) == 5
+        differences = [run["nll"] - plain[run["seed"]]["nll"] for run in chosen]
+        cells = [cell([run["nll"] for run in chosen], 4), cell([run["error"] for run in chosen], 2)]
+        cells.append("–" if method == "SGD-M" else cell(differences, 4))
+        assert f"| {method} | {' | '.join(cells)} |" in text

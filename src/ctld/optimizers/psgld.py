@@ -5,8 +5,8 @@ Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps and
     V ← σ V + (1 − σ) ḡ²,     G = 1/(λ + √V)
     θ ← θ − (ε_t/2) G ∇U + sqrt(ε_t G T) z
 
-In SGD's units lr = ε N/2; ḡ includes the prior's gradient, as in the authors' code. The term Γ = ∂G/∂θ is left out, as the authors do in practice, so the law is wrong while V moves;
-`adapt=False` holds V. Then each element is SGLD with the learning rate lr·G.
+In SGD's units lr = ε N/2; ḡ includes the prior's gradient, as in the authors' code. The term Γ = ∂G/∂θ is left out, as they do
+in practice, so the law is wrong while V moves; `adapt=False` holds V. Then each element is SGLD with the learning rate lr·G.
 """
 
 import math
