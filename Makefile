@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick clean
+.PHONY: demo test lint types quick crosscheck bench clean
 
 demo: .venv/demo.stamp
 	$(BIN)/python -m ctld_lab.demo
@@ -22,6 +22,14 @@ types: .venv/test.stamp
 quick: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
+# Beside other people's implementations: posteriors, and optax, which brings jax (400 MB more, hence not in `make test`).
+crosscheck: .venv/crosscheck.stamp
+	$(BIN)/python -m pytest -n auto tests/crosschecks
+
+# Time and memory of every method beside SGD; the result goes into docs/methods.md.
+bench: .venv/test.stamp
+	$(BIN)/python benchmarks/methods.py
+
 .venv/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
@@ -35,6 +43,10 @@ quick: .venv/test.stamp
 .venv/test.stamp: .venv/pip.stamp pyproject.toml constraints.txt
 	@echo "installing into .venv: a minute or two, the first time"
 	$(INSTALL) -e '.[dev]'
+	@touch $@
+
+.venv/crosscheck.stamp: .venv/test.stamp
+	$(INSTALL) -e '.[dev,crosscheck]'
 	@touch $@
 
 clean:

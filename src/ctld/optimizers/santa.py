@@ -91,6 +91,8 @@ class Santa(GroupwiseSampler):
 
     def _update(self, group: dict[str, Any], moved: Moved) -> None:
         lr = float(group["lr"])
+        if lr == 0:
+            return  # a velocity in θ's units would coast on
         heat = lr / self.num_data / self.inverse_temperature(self._step_count)  # η/β: what u² should be
         step = self._symmetric_step if self.integrator == "sss" else self._euler_step
         for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):

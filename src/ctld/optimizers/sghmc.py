@@ -57,6 +57,8 @@ class SGHMC(GroupwiseSampler):
 
     def _update(self, group: dict[str, Any], moved: Moved) -> None:
         lr, momentum = self._learning_rate(group), float(group["momentum"])
+        if lr == 0:
+            return  # a velocity in θ's units would coast on
         parameters = [parameter for _, parameter in moved]
         velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         dynamics.kick(velocities, self._gradients(group, moved), retain=momentum, impulse=-lr)

@@ -6,7 +6,8 @@ taken out. Target: exp(−U/T), U = N·(mean loss + prior).
     v ← (1 − ξ) v − η ∇U + N(0, 2 a T η),     θ ← θ + v,     ξ ← ξ + vᵀv/d − η T
 
 In SGD's units η = lr/N and a = 1 − momentum, which is also where ξ starts. Each group has a thermostat of its own, over its
-d elements; with one group it is the paper's.
+d elements; with one group it is the paper's. The thermostat holds ⟨v²⟩ at ηT, and not that of the mid-step velocity, so at
+finite steps θ is cold by about ξ/2; it settles within about ξN/(lr·T) steps.
 """
 
 import math
@@ -54,6 +55,8 @@ class SGNHT(GroupwiseSampler):
 
     def _update(self, group: dict[str, Any], moved: Moved) -> None:
         lr = float(group["lr"])
+        if lr == 0:
+            return  # a velocity in θ's units would coast on
         eta = lr / self.num_data
         parameters = [parameter for _, parameter in moved]
         velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
