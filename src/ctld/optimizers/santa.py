@@ -11,9 +11,10 @@ and η = lr/N,
     refinement: ξ rests, no noise
 
 The SDE in these variables calls for noise of variance 2 η^{3/2} g/β, as the authors' code has it (`noise_variance="sde"`);
-`"print"` is 2 η g/β, which other codes use and which has no equilibrium for g > ½. g of the noise is the one of the step
-before (at the first step, its own). Departures: the two half drifts of SSS around a gradient are taken as one, so that the
-parameters rest where the next gradient is due; the term (η/β)(1 − g_{t−1}/g_t)/u is left out, since it blows up at u ≈ 0.
+`"print"` is 2 η g/β, which other codes use: wrong at any step size, and with Euler without equilibrium for g > ½. (With
+the right noise Euler has none for √η g > ½.) g of the noise is the one of the step before (at the first step, its own).
+Departures: the two half drifts of SSS around a gradient are taken as one, so that the parameters rest where the next
+gradient is due; the term (η/β)(1 − g_{t−1}/g_t)/u is left out, since it blows up at u ≈ 0.
 """
 
 import math
