@@ -1,4 +1,6 @@
-"""The small network that the tests train, and the loop that trains it."""
+"""The small network that the tests train, the loop that trains it, and states saved and compared."""
+
+import io
 
 import torch
 from torch import Tensor, nn
@@ -40,3 +42,22 @@ def train(problem: Classification, optimizer: torch.optim.Optimizer, steps: rang
             optimizer.step(loss=loss)
         if scheduler is not None:
             scheduler.step()
+
+
+def saved(state):
+    """Through a file and back, as a checkpoint goes."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+def equal(left, right):
+    """Whether two state dicts are the same to the bit, NaN being equal to itself."""
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    return left == right or left != left

@@ -2,7 +2,6 @@
 process, through torch.save and torch.distributed.checkpoint. A state that does not fit is refused and changes nothing."""
 
 import copy
-import io
 import json
 import os
 import subprocess
@@ -18,31 +17,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ctld import CTLD, Tempering
-from targets import Classification, train
+from targets import Classification, equal, saved, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20}
 
 
 def build(problem, **options):
     return CTLD(problem.model.parameters(), **(OPTIONS | options))
-
-
-def saved(state):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
-
-
-def equal(left, right):
-    """Whether two state dicts are the same to the bit, NaN being equal to itself."""
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return left == right or left != left
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -128,7 +109,7 @@ def test_resume_over_shapes_dtypes_groups_and_interruptions(
 
 SCRIPT = """
 import json, sys, torch
-from targets import Classification, train
+from targets import Classification, equal, saved, train
 from ctld import CTLD
 first, last, load, save = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 torch.set_num_threads(1)

@@ -5,7 +5,6 @@ What each method computes is in test_methods.py; what only CTLD does is in test_
 
 import copy
 import inspect
-import io
 import math
 import re
 
@@ -19,7 +18,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR
 
 import ctld
 from ctld import OPTIMIZERS, Tempering, create
-from targets import Classification
+from targets import Classification, equal, saved
 
 # What each row needs, with settings at which 20 steps on the small network cross every switch of phase.
 OPTIONS = {
@@ -76,24 +75,6 @@ def go_on(problem, optimizer, steps=range(STEPS), scheduler=None):
         if scheduler is not None:
             scheduler.step()
     return problem.flat()
-
-
-def saved(state):
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=True)
-
-
-def equal(left, right):
-    """Whether two state dicts are the same to the bit, NaN being equal to itself."""
-    if isinstance(left, torch.Tensor):
-        return left.dtype == right.dtype and torch.equal(left, right)
-    if isinstance(left, dict):
-        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
-    if isinstance(left, list):
-        return len(left) == len(right) and all(map(equal, left, right))
-    return left == right or left != left
 
 
 class TestTable:
