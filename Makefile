@@ -1,6 +1,8 @@
 # `make demo` and `make test` do everything: each makes .venv, installs what it needs under constraints.txt, and runs.
 PYTHON ?= python3
 BIN := .venv/bin
+# What the installed package is made from: a change of any installs again.
+BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/noise/native.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint types quick crosscheck bench clean
@@ -35,12 +37,12 @@ bench: .venv/test.stamp
 	$(PYTHON) -m venv .venv
 	@touch $@
 
-.venv/demo.stamp: .venv/pip.stamp pyproject.toml constraints.txt
+.venv/demo.stamp: .venv/pip.stamp $(BUILD)
 	@echo "installing into .venv: a minute or two, the first time"
 	$(INSTALL) -e '.[lab]'
 	@touch $@
 
-.venv/test.stamp: .venv/pip.stamp pyproject.toml constraints.txt
+.venv/test.stamp: .venv/pip.stamp $(BUILD)
 	@echo "installing into .venv: a minute or two, the first time"
 	$(INSTALL) -e '.[dev]'
 	@touch $@

@@ -27,7 +27,7 @@ class NativeNoise(BuildHookInterface):
         compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
         if compiler is None or sys.platform == "win32":
             self.app.display_warning(
-                "ctld: no C compiler found; the noise will be computed by torch, several times slower"
+                "ctld: no C compiler that this build knows; the noise will be computed by torch, about ten times slower"
             )
             return
         unfinished = library.with_suffix(".unfinished.so")

@@ -66,6 +66,12 @@ def _polynomial_cooling(scale: float, offset: float, exponent: float, step: int)
     return float(scale / (offset + step) ** exponent)
 
 
+def annealed_variance(scale: float, exponent: float = 0.55) -> Schedule:
+    """s²(t) = scale/(1 + t)^exponent, of the noise that AnnealSGD adds to gradients."""
+    scale = real("noise_scale", scale, at_least=0)
+    return partial(_polynomial_cooling, scale, 1.0, real("exponent", exponent, at_least=0))
+
+
 def polynomial_growth(scale: float, exponent: float) -> Schedule:
     """β(t) = A (1 + t)^γ, Santa's inverse temperature; its first step is t = 1."""
     return partial(_polynomial_growth, real("scale", scale, above=0), real("exponent", exponent, at_least=0))

@@ -79,6 +79,8 @@ def test_known_values():
     assert noise.GENERATOR == "philox4x32-10/box-muller/1"
     known = [0.03626968976869684, 0.7317442005612188, -0.5364045989014136, 0.9608620056107797]
     assert noise.normal(2017, 12, 4, 4, dtype=torch.float64).tolist() == known
+    assert noise.native._KNOWN[torch.float64] == known
+    assert noise.normal(2017, 12, 4, 4).tolist() == noise.native._KNOWN[torch.float32]
 
 
 def test_precisions_agree():
@@ -164,7 +166,7 @@ class TestNative:
             noise.native.load.cache_clear()
 
     def test_library_that_computes_something_else_is_not_used(self, monkeypatch, caplog):
-        monkeypatch.setattr(noise.native, "_KNOWN", [0.0] * 4)
+        monkeypatch.setattr(noise.native, "_KNOWN", {torch.float32: [0.0] * 4})
         noise.native.load.cache_clear()
         try:
             with caplog.at_level("INFO", logger="ctld"):
@@ -172,6 +174,15 @@ class TestNative:
             assert noise.native.LIBRARY.exists() == ("does not give the known numbers" in caplog.text)
         finally:
             noise.native.load.cache_clear()
+
+
+def test_default_device_does_not_matter():
+    """The numbers are made on the device that was asked for; C must never be handed another's memory."""
+    expected = noise.normal(1, 2, 3, 9)
+    with torch.device("meta"):
+        assert torch.equal(noise.normal(1, 2, 3, 9, device="cpu"), expected)
+        noise._page.cache_clear()
+        assert isinstance(noise.scalar_normal(1, 3, 0), float)
 
 
 def test_scalar_normal_is_an_element_of_its_stream():
@@ -187,6 +198,7 @@ def test_scalar_normal_is_an_element_of_its_stream():
         ((0, 2**32, 0, 1), "step = 4294967296"),
         ((0, 0, -1, 1), "stream = -1"),
         ((0, 0, 0, -1), "numel = -1"),
+        ((0, 0, 0, 2**63), "exceed"),
     ],
 )
 def test_refuses(arguments, message):

@@ -197,3 +197,28 @@ def test_a_group_of_ones_own(results, name):
         path, copies = results[rank][f"{name} alone"]
         np.testing.assert_allclose(path.numpy(), paths[rank], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(copies.numpy(), centers, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("elasticity", [1.0, 1.2])
+def test_springs_that_diverge_are_refused(elasticity):
+    with pytest.raises(ValueError, match=rf"elasticity = {elasticity} .* from 1 on"):
+        EASGD([torch.nn.Parameter(torch.ones(2))], 0.1, elasticity=elasticity)
+
+
+def test_an_exchange_that_fails_moves_nothing(monkeypatch):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = EASGD([parameter], 0.1, period=1)
+    with torch.no_grad():
+        parameter.add_(1.0)
+    parameter.grad = torch.zeros(2)
+
+    def fail(*_, **__):
+        raise RuntimeError("connection lost")
+
+    monkeypatch.setattr("ctld.optimizers.easgd._distributed", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 1)
+    monkeypatch.setattr(torch.distributed, "all_reduce", fail)
+    with pytest.raises(RuntimeError, match="connection lost"):
+        optimizer.step()
+    assert torch.equal(parameter, torch.full((2,), 2.0))
+    assert torch.equal(optimizer.center()[0], torch.ones(2))

@@ -281,7 +281,7 @@ def test_defaults_are_those_of_the_papers():
     one = [nn.Parameter(torch.ones(2))]
     group = PSGLD(one, 0.1, num_data=N).param_groups[0]
     assert (group["smoothing"], group["epsilon"]) == (0.99, 1e-5)
-    assert AnnealSGD(one, 0.1).exponent == 0.55
+    assert AnnealSGD(one, 0.1).noise_variance(9) == pytest.approx(0.01 / 10**0.55)
     assert EASGD(one, 0.1).elasticity == EAMSGD(one, 0.1).elasticity == 0.9
     assert (EASGD(one, 0.1).defaults["momentum"], EAMSGD(one, 0.1).defaults["momentum"]) == (0.0, 0.9)
     santa = Santa(one, 0.1, num_data=N, exploration_steps=1)

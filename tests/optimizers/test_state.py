@@ -286,6 +286,19 @@ class TestRefused:
         del state["param_groups"][0]["langevin"]
         self.refused(optimizer, state, r"group 0 of the state lacks \['langevin'\]")
 
+    def test_float_in_place_of_a_momentum(self, state, optimizer):
+        state["state"][0]["momentum_buffer"] = 0.0
+        self.refused(optimizer, state, "momentum_buffer of parameter 0 is a float")
+
+    def test_group_option_out_of_range(self, state, optimizer):
+        state["param_groups"][0]["momentum"] = 1.5
+        self.refused(optimizer, state, "momentum = 1.5")
+
+    def test_saved_without_a_scheduler_loaded_with_one(self, state, optimizer):
+        CosineAnnealingLR(optimizer, 10)
+        optimizer.load_state_dict(state)
+        assert optimizer.seed == 3
+
     def test_users_hook_is_seen(self, state, optimizer):
         """A pre-hook that adapts a state is applied before it is judged."""
         state["param_groups"][0]["ctld_format"] = 2

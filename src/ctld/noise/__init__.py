@@ -113,5 +113,5 @@ def _check(seed: int, step: int, stream: int, numel: int, offset: int) -> None:
     for name, (value, largest) in limits.items():
         if not 0 <= value <= largest:
             raise ValueError(f"{name} = {value} is outside 0 to {largest}: a counter has no room for it")
-    if numel < 0 or offset < 0:
-        raise ValueError(f"numel = {numel} and offset = {offset} must not be negative")
+    if numel < 0 or offset < 0 or offset + numel > MAX_SEED:
+        raise ValueError(f"numel = {numel} and offset = {offset} must not be negative, nor their sum exceed 2**63 - 1")

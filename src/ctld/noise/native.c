@@ -12,8 +12,13 @@
 
 #define BLOCKS 128
 
+/* Which of several versions runs is chosen by the processor's features. Older compilers know fewer of them. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#if __GNUC__ >= 12
 #define DISPATCH __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
+#else
+#define DISPATCH __attribute__((target_clones("default", "avx2", "avx512f")))
+#endif
 #else
 #define DISPATCH
 #endif

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics
-from ctld.checks import real
 from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.schedules import annealed_variance
 
 
 class AnnealSGD(GroupwiseSampler):
@@ -41,8 +41,7 @@ class AnnealSGD(GroupwiseSampler):
         seed: int | None = None,
         maximize: bool = False,
     ) -> None:
-        self.noise_scale = real("noise_scale", noise_scale, at_least=0)
-        self.exponent = real("exponent", exponent, at_least=0)
+        self.noise_variance = annealed_variance(noise_scale, exponent)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults, seed=seed)
         self._start(self.param_groups)
@@ -51,7 +50,7 @@ class AnnealSGD(GroupwiseSampler):
         parameters = [parameter for _, parameter in moved]
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         dynamics.kick(buffers, self._gradients(group, moved), retain=float(group["momentum"]), impulse=1.0)
-        deviation = math.sqrt(self.noise_scale / (1.0 + self._step_count) ** self.exponent)
+        deviation = math.sqrt(self.noise_variance(self._step_count))
         if deviation:
             for (index, _), buffer in zip(moved, buffers, strict=True):
                 dynamics.thermostat(buffer, self._noise(index, buffer), deviation=deviation)

@@ -416,6 +416,9 @@ class CTLD(Sampler):
         self._clamped, self._compensated = int(state["clamped"]), int(state["compensated"])
         self._loss_variance.load_state_dict(_entries(state, "loss_"))
         self.tempering.load_state_dict(_entries(state, "tempering_"))
+
+    def _forget(self) -> None:
+        super()._forget()
         self.last = None
 
 

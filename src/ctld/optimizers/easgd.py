@@ -30,7 +30,8 @@ class EASGD(GroupwiseSampler):
     period : int
         τ, steps between exchanges.
     elasticity : float
-        a·p; 0.9 in the paper.
+        a·p; 0.9 in the paper. Each exchange multiplies the distance between the workers' mean and the centre by
+        1 − elasticity·(1 + 1/p): from 2p/(p + 1) on that diverges, and is refused.
     process_group : ProcessGroup, optional
         The workers; the world, if left out and there is one.
     """
@@ -51,6 +52,12 @@ class EASGD(GroupwiseSampler):
         self.elasticity = real("elasticity", elasticity, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults, seed=0, process_group=process_group)
+        largest = 2.0 * self.workers / (self.workers + 1)
+        if self.elasticity >= largest:
+            raise ValueError(
+                f"elasticity = {self.elasticity} is out of range; with {self.workers} workers the springs diverge from "
+                f"{largest:.4g} on: give less"
+            )
         self._start(self.param_groups)
 
     @property
@@ -75,11 +82,11 @@ class EASGD(GroupwiseSampler):
         moves = [
             (p.to(c.dtype) - c).mul_(pull if p.requires_grad else 0.0) for p, c in zip(parameters, centers, strict=True)
         ]
+        flat = torch.cat([move.reshape(-1).to(dynamics.wide_dtype(self._device())) for move in moves])
+        if _distributed():
+            torch.distributed.all_reduce(flat, group=self._process_group)  # may fail: nothing has moved yet
         for parameter, move in zip(parameters, moves, strict=True):
             parameter.sub_(move)
-        flat = torch.cat([move.reshape(-1).to(torch.float64) for move in moves])
-        if _distributed():
-            torch.distributed.all_reduce(flat, group=self._process_group)
         sizes = [move.numel() for move in moves]
         for center, total in zip(centers, torch.split(flat, sizes), strict=True):
             center.add_(total.view(center.shape))
@@ -95,7 +102,9 @@ class EASGD(GroupwiseSampler):
         dynamics.drift(parameters, gradients, step=-lr)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True)
+        # Contiguous, since a broadcast sends memory as it lies, and ranks may have other layouts.
+        layout = torch.contiguous_format
+        center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True, memory_format=layout)
         if _distributed():
             torch.distributed.broadcast(center, group_src=0, group=self._process_group)
         self.state[parameter] = {"momentum_buffer": torch.zeros_like(center), "center": center}

@@ -147,7 +147,7 @@ class Sampler(Resumable):
         """
         device = self._device()
         dtype = dynamics.wide_dtype(device)
-        terms = [torch.as_tensor(term, dtype=torch.float64).reshape(()).to(device, dtype) for term in observed]
+        terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
         norms = [norm.to(device, dtype) for norm in torch._foreach_norm(gradients)] if gradients else []
         loss = torch.stack(terms).sum()
         norm = torch.stack(norms).sum() if norms else torch.zeros_like(loss)
@@ -186,8 +186,12 @@ class Sampler(Resumable):
         summed: list[float] = numbers.tolist()
         return summed
 
-    def _load_global_state(self, state: dict[str, Any]) -> None:
-        super()._load_global_state(state)
+    def _check_state(self, candidate: dict[str, Any]) -> None:
+        super()._check_state(candidate)
+        for group in candidate["param_groups"]:
+            self._check_group(group)
+
+    def _forget(self) -> None:
         self._observed = []
 
     # ---- seed ----
@@ -246,6 +250,11 @@ class GroupwiseSampler(Sampler):
 
     def _before_step(self) -> None:
         """What is done once per step, before the groups; nothing, in most."""
+
+
+def _wide(loss: Loss) -> torch.dtype:
+    """In which to read a loss: a number in float64, a tensor in the widest that its device has."""
+    return dynamics.wide_dtype(loss.device) if isinstance(loss, Tensor) else torch.float64
 
 
 def _finite(gradient: Tensor | None) -> bool:

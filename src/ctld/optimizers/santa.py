@@ -94,7 +94,9 @@ class Santa(GroupwiseSampler):
         lr = float(group["lr"])
         if lr == 0:
             return  # a velocity in θ's units would coast on
-        heat = lr / self.num_data / self.inverse_temperature(self._step_count)  # η/β: what u² should be
+        heat = (
+            lr / self.num_data / real("inverse_temperature(step)", self.inverse_temperature(self._step_count), above=0)
+        )  # η/β: what u² should be
         step = self._symmetric_step if self.integrator == "sss" else self._euler_step
         for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
             state = self.state[parameter]

@@ -55,7 +55,7 @@ class SGLD(GroupwiseSampler):
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], moved: Moved) -> None:
-        lr = float(group["lr"]) * self.schedule(self._step_count)
+        lr = float(group["lr"]) * real("schedule(step)", self.schedule(self._step_count), at_least=0)
         deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
         for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
             move = gradient.mul(-lr)

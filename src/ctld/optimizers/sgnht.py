@@ -36,6 +36,8 @@ class SGNHT(GroupwiseSampler):
         Of the noise.
     """
 
+    _hidden = frozenset({"thermostat"})
+
     def __init__(
         self,
         params: Any,
@@ -74,7 +76,7 @@ class SGNHT(GroupwiseSampler):
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])
-        group["thermostat"] = torch.tensor(start, dtype=torch.float64, device=self._device())
+        group["thermostat"] = torch.tensor(start, dtype=dynamics.wide_dtype(self._device()), device=self._device())
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)

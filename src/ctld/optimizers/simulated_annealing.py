@@ -7,6 +7,7 @@ It minimises: the law exp(−U/T(t)) contracts to the global minimum, if T falls
 
 from typing import Any, Literal
 
+from ctld.checks import real
 from ctld.optimizers.sgld import SGLD
 from ctld.schedules import Schedule, logarithmic_cooling, polynomial_cooling
 
@@ -43,4 +44,5 @@ class SimulatedAnnealing(SGLD):
         super().__init__(params, lr, temperature=temperature, **options)
 
     def _temperature_now(self) -> float:
-        return float(self.cooling(self._step_count)) * (self.temperature if self._scaled else 1.0)
+        cooled = real("cooling(step)", self.cooling(self._step_count), at_least=0)
+        return cooled * (self.temperature if self._scaled else 1.0)

@@ -112,7 +112,11 @@ class Resumable(Optimizer, ABC):
         finally:
             handle.remove()
             self._accepted = None
+        self._forget()
         self._publish()
+
+    def _forget(self) -> None:
+        """Drop what belongs to the run before a state was loaded."""
 
     def _accept(self, _: Optimizer, candidate: dict[str, Any]) -> None:
         """Check a state and take over its optimizer-wide part; torch takes over the rest."""
@@ -150,9 +154,8 @@ class Resumable(Optimizer, ABC):
             )
         self._check_global_state(_global_entries(candidate))
         for number, (here_group, there) in enumerate(zip(self.param_groups, candidate["param_groups"], strict=True)):
-            absent = {key for key in here_group.keys() - there.keys() if not key.startswith(STATE_PREFIX)} - {
-                "param_names"
-            }
+            # Not what a scheduler or torch has written beside them.
+            absent = (self.defaults.keys() - {"differentiable"} | self._hidden) & here_group.keys() - there.keys()
             if absent:
                 raise ValueError(
                     f"group {number} of the state lacks {sorted(absent)}; it was saved by another optimizer"
@@ -165,6 +168,10 @@ class Resumable(Optimizer, ABC):
                     "optimizer with the options that it had when the state was saved"
                 )
             for name, value in entries.items():
+                if isinstance(value, Tensor) != isinstance(expected[name], Tensor):
+                    raise ValueError(
+                        f"{name} of parameter {index} is a {type(value).__name__} in the state; it was not saved so"
+                    )
                 if isinstance(value, Tensor) and value.shape != expected[name].shape:
                     raise ValueError(
                         f"{name} of parameter {index} has shape {tuple(value.shape)} in the state, "
