@@ -2,11 +2,12 @@
 
 from ctld.optimizers.anneal_sgd import AnnealSGD
 from ctld.optimizers.csghmc import CSGHMC
-from ctld.optimizers.ctld import CTLD, StepRecord
+from ctld.optimizers.ctld import CTLD
 from ctld.optimizers.easgd import EAMSGD, EASGD
 from ctld.optimizers.from_torch import SGD, Adadelta, Adam, RMSprop
 from ctld.optimizers.langevin import Langevin
 from ctld.optimizers.psgld import PSGLD
+from ctld.optimizers.record import StepRecord
 from ctld.optimizers.santa import Santa
 from ctld.optimizers.sghmc import SGHMC
 from ctld.optimizers.sgld import SGLD

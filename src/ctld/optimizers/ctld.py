@@ -12,10 +12,8 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 θ + η r before any gradient, is left out, since a constructor does not move parameters. More in docs/maths.md.
 """
 
-import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,27 +22,10 @@ from torch import Tensor
 from ctld import dynamics, noise
 from ctld.checks import NonFiniteError, integer, real
 from ctld.optimizers.compensation import LossVariance, compensated_deviation, initial_state
+from ctld.optimizers.record import StepRecord
 from ctld.optimizers.sampler import Loss, Moved, Sampler
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
-from ctld.tempering import TemperatureControl, Tempering
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """What the last step did, for logs and diagnostics. In fine-tuning α is frozen, the ratio 1 and the rest None."""
-
-    alpha: float | None
-    """α after the step; None if the tempering has no `alpha`."""
-    temperature_ratio: float
-    """1/g(α), the one that multiplied this step's noise."""
-    potential: float | None = None
-    """Ũ = N·(mean loss + prior) at the parameters before the step."""
-    kinetic_temperature: float | None = None
-    """Thermometer, target T·temperature_ratio: N‖(u_t + u_{t−1})/2‖²/d, exact on a Gaussian at any stable lr."""
-    hamiltonian: float | None = None
-    """H in units of T: (potential + kinetic energy after the kick)/T."""
-    alpha_force: float | None = None
-    """h, the force on α."""
+from ctld.tempering import TemperatureControl, Tempering, checked_control
 
 
 class CTLD(Sampler):
@@ -341,16 +322,7 @@ class CTLD(Sampler):
             )
         if tempering is None:
             return Tempering.paper(self.step_size or 1.0, max(self.exploration_steps, 1))
-        if not isinstance(tempering, TemperatureControl):
-            raise TypeError(
-                f"tempering = {tempering!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a "
-                "Tempering"
-            )
-        if self.noise_compensation and "hamiltonian_variance" not in inspect.signature(tempering.advance).parameters:
-            raise TypeError(
-                f"noise_compensation needs a tempering whose advance takes hamiltonian_variance=, and {tempering!r} does not"
-            )
-        return tempering
+        return checked_control(tempering, compensation=self.noise_compensation)
 
     def _settle_temperature(self) -> None:
         """Let "auto" choose, once there is a group that explores; rank 0's choice is everyone's."""

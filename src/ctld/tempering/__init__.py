@@ -2,7 +2,7 @@
 
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.scaling import TemperatureScaling
-from ctld.tempering.tempering import Bias, Scaling, TemperatureControl, Tempering, Well
+from ctld.tempering.tempering import Bias, Scaling, TemperatureControl, Tempering, Well, checked_control
 from ctld.tempering.well import ConfiningWell
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "TemperatureScaling",
     "Tempering",
     "Well",
+    "checked_control",
 ]

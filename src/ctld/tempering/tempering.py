@@ -1,5 +1,6 @@
 """The α-subsystem: the temperature 1/g(α) that moves by itself (Algorithm 1, the lines of α and r_α)."""
 
+import inspect
 import math
 import statistics
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -48,6 +49,19 @@ class TemperatureControl(Protocol):
     def advance(self, hamiltonian: float, normal: float) -> float: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+
+def checked_control(tempering: Any, *, compensation: bool) -> TemperatureControl:
+    """`tempering`, if an optimizer can use it; `compensation` asks for an `advance` that takes `hamiltonian_variance`."""
+    if not isinstance(tempering, TemperatureControl):
+        raise TypeError(
+            f"tempering = {tempering!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a Tempering"
+        )
+    if compensation and "hamiltonian_variance" not in inspect.signature(tempering.advance).parameters:
+        raise TypeError(
+            f"noise_compensation needs a tempering whose advance takes hamiltonian_variance=, and {tempering!r} does not"
+        )
+    return tempering
 
 
 class Tempering:
