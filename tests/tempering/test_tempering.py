@@ -218,6 +218,18 @@ class TestState:
         assert torch.equal(left.pop("bias_values"), right.pop("bias_values"))
         assert left == right
 
+    def test_edge_comes_with_the_well(self):
+        """Else steps outside would be counted against another edge than the well's."""
+
+        def build(edge):
+            tempering = Tempering(scaling=TemperatureScaling(edge=edge), well=ConfiningWell(edge, 1.0))
+            tempering.prepare(step_size=0.05, normal=0.0)
+            return tempering
+
+        loaded = build(3.0)
+        loaded.load_state_dict(build(1.0).state_dict())
+        assert loaded.edge == loaded.well.edge == loaded.scaling.edge == 1.0
+
     def test_mass_that_is_not_known_yet_survives(self):
         second = self.running()
         second.mass = 3.0

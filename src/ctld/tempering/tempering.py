@@ -13,7 +13,7 @@ from ctld.tempering.well import ConfiningWell
 _LARGEST_FIRST_MOVE = 0.3  # of α by the first step's force; the paper's own experiments move it by 0.29 and 0.14
 _SHARE_OUTSIDE_WARNED = 0.2
 _STEPS_BEFORE_WARNING = 100
-_NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass")
+_NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass", "edge")
 _COUNTS = ("steps", "steps_outside", "steps_clamped")
 
 
