@@ -12,12 +12,21 @@ SOURCE = Path(__file__).parents[1] / "src"
 # Each part, and the parts of this project that it may import besides itself.
 ARROWS = {
     "ctld.checks": set(),
-    "ctld.noise": set(),
-    "ctld.dynamics": set(),
+    "ctld.kernels": set(),
+    "ctld.noise": {"ctld.kernels"},
+    "ctld.compensation": set(),
+    "ctld.dynamics": {"ctld.compensation", "ctld.kernels", "ctld.noise"},
     "ctld.schedules": {"ctld.checks"},
     "ctld.diagnostics": set(),
     "ctld.tempering": {"ctld.checks"},
-    "ctld.optimizers": {"ctld.checks", "ctld.noise", "ctld.dynamics", "ctld.schedules", "ctld.tempering"},
+    "ctld.optimizers": {
+        "ctld.checks",
+        "ctld.compensation",
+        "ctld.noise",
+        "ctld.dynamics",
+        "ctld.schedules",
+        "ctld.tempering",
+    },
     "ctld": {"ctld.checks", "ctld.noise", "ctld.schedules", "ctld.diagnostics", "ctld.tempering", "ctld.optimizers"},
     "ctld_lab": {"ctld", "ctld.optimizers", "ctld.diagnostics", "ctld.tempering"},
 }

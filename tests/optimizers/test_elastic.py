@@ -215,7 +215,7 @@ def test_an_exchange_that_fails_moves_nothing(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("connection lost")
 
-    monkeypatch.setattr("ctld.optimizers.easgd._distributed", lambda: True)
+    monkeypatch.setattr("ctld.optimizers.easgd.distributed", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 1)
     monkeypatch.setattr(torch.distributed, "all_reduce", fail)
     with pytest.raises(RuntimeError, match="connection lost"):

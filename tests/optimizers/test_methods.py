@@ -256,7 +256,8 @@ NOISY = {
     "anneal_sgd": anneal_sgd,
     "santa_euler": lambda tilt: santa(tilt, "euler"),
     "santa_sss": lambda tilt: santa(tilt, "sss"),
-    "santa_euler_print": lambda tilt: santa(tilt, "euler", "print"),
+    # As printed, Euler has no equilibrium: a few steps, before it diverges.
+    "santa_euler_print": lambda tilt: santa(tilt, "euler", "print", exploration=6),
     "santa_sss_print": lambda tilt: santa(tilt, "sss", "print"),
     "csghmc": csghmc,
 }

@@ -680,6 +680,7 @@ BAD = {
     "momentum": [1.0, 1.5, -0.1, math.nan],
     "num_data": [0.0, -5.0, math.nan, None],
     "temperature": [-1.0, math.nan, math.inf],
+    "noise": ["uniform", None, 1.0],
     "seed": [-1, 2**63, "lucky", 0.5],
     "smoothing": [1.0, -0.1, math.nan],
     "epsilon": [0.0, -1e-8, math.nan],
@@ -718,7 +719,7 @@ class TestBadHyperparameters:
     def test_every_option_with_a_range_has_been_tried(self):
         known = set().union(*map(options_of, OURS)) - {"params"}
         objects = {"schedule", "inverse_temperature", "tempering", "process_group"}
-        assert known - objects - {"maximize", "adapt", "noise_compensation"} == BAD.keys()
+        assert known - objects - {"maximize", "adapt", "noise_compensation", "check_gradients"} == BAD.keys()
 
     @pytest.mark.parametrize("name", FROM_TORCH)
     @pytest.mark.parametrize("options", [{"lr": -0.1}, {"weight_decay": -0.1}])

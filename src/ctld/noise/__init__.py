@@ -1,32 +1,37 @@
-"""Gaussian noise as a pure function of (seed, step, stream, element).
+"""Noise as a pure function of (seed, step, stream, element).
 
-`normal` has no hidden state: element i of the logical, row-major flattened parameter gets the same number whatever
+`numbers` has no hidden state: element i of the logical, row-major flattened parameter gets the same number whatever
 the memory layout, the number of threads, the split of the parameter over calls or processes, and whether the run was
-resumed. Philox 4x32-10 turns the counter (element // 4, step, stream) under the key `seed` into words, Box-Muller
-turns words into Gaussian numbers. On CPUs both are done in C where it could be built, elsewhere by torch; the bits are
-the same.
+resumed. A counter-based generator turns the counter (block, step, stream) under the key `seed` into words: ARS-7 on CPUs,
+where processors have instructions for it, Philox 4x32-10 elsewhere. `gaussian.py` turns words into numbers. On CPUs both
+are done in C where it could be built, elsewhere by numpy and torch; the bits are the same.
 
 Streams: `ALPHA` for the tempering variable, `INITIAL_MOMENTA` (its "step" is the parameter's index), and
 `parameter_stream(index)` for each parameter.
 """
 
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ctld.noise import native
-from ctld.noise.gaussian import box_muller
+from ctld.kernels import native
+from ctld.noise.ars import ars
+from ctld.noise.gaussian import GROUP, gaussian, three_point
 from ctld.noise.philox import WORD, philox
 
-GENERATOR = "philox4x32-10/box-muller/1"
-"""Name and version of what `normal` computes; stored with every optimizer state, so that a resumed run is the same."""
+GENERATOR = "ars-7 (cpu) or philox4x32-10/box-muller/2"
+"""Name and version of what `numbers` computes; stored with every optimizer state, so that a resumed run is the same."""
+
+KINDS = ("gaussian", "three_point")
 
 ALPHA = 0
 INITIAL_MOMENTA = 1
 MAX_SEED = 2**63 - 1
 
-_BLOCKS_AT_A_TIME = 1 << 16  # keeps the intermediate words within the processor's caches
+_GROUPS_AT_A_TIME = 1 << 11  # keeps the intermediate words within the processor's caches
 
 
 def parameter_stream(index: int) -> int:
@@ -34,7 +39,8 @@ def parameter_stream(index: int) -> int:
     return 2 + index
 
 
-def normal(
+def numbers(
+    kind: str,
     seed: int,
     step: int,
     stream: int,
@@ -44,18 +50,19 @@ def normal(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Standard normal numbers for elements `offset` to `offset + numel` of a stream at a step.
+    """Noise of mean 0 and variance 1 for elements `offset` to `offset + numel` of a stream at a step.
 
     Parameters
     ----------
+    kind : "gaussian" or "three_point"
     seed : int
         0 to 2**63 − 1.
     step, stream : int
         0 to 2**32 − 1.
     numel, offset : int
-        Which elements. ``normal(..., 10)[4:]`` equals ``normal(..., 6, offset=4)``.
+        Which elements. ``numbers(..., 10)[4:]`` equals ``numbers(..., 6, offset=4)``.
     dtype : torch.dtype
-        float64 and float32 agree within 1e-4; lower precisions are rounded from float32.
+        Of the result; made in float32 and converted.
     device : torch.device or str
         Where the numbers are made; nothing is copied from the host.
 
@@ -63,21 +70,47 @@ def normal(
     -------
     Tensor of shape (numel,)
     """
-    _check(seed, step, stream, numel, offset)
-    arithmetic = torch.float64 if dtype == torch.float64 else torch.float32
-    functions = native.load() if torch.device(device).type == "cpu" else None
-    if functions is not None:
-        return native.fill(functions, seed, step, stream, offset, numel, arithmetic).to(dtype)
-    first, last = offset // 4, -(-(offset + numel) // 4)
-    blocks = [
-        _normal_blocks(seed, step, stream, start, min(start + _BLOCKS_AT_A_TIME, last), arithmetic, device)
-        for start in range(first, last, _BLOCKS_AT_A_TIME)
-    ]
-    if not blocks:
+    _check(kind, seed, step, stream, numel, offset)
+    if numel == 0:
         return torch.empty(0, dtype=dtype, device=device)
-    numbers = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-    skip = offset - 4 * first
-    return numbers[skip : skip + numel].to(dtype)
+    library = native.load() if torch.device(device).type == "cpu" else None
+    if library is not None:
+        return library.numbers(kind, seed, step, stream, offset, numel).to(dtype)
+    return slow_numbers(kind, seed, step, stream, numel, offset=offset, device=device).to(dtype)
+
+
+def normal(seed: int, step: int, stream: int, numel: int, **options: Any) -> Tensor:
+    """Standard normal `numbers`."""
+    return numbers("gaussian", seed, step, stream, numel, **options)
+
+
+def slow_numbers(
+    kind: str, seed: int, step: int, stream: int, numel: int, *, offset: int, device: torch.device | str
+) -> Tensor:
+    """`numbers` by numpy and torch, in float32."""
+    first, last = offset // GROUP, -(-(offset + numel) // GROUP)
+    blocks_per_group, transform = (GROUP // 4, gaussian) if kind == "gaussian" else (GROUP // 8, three_point)
+    made = []
+    for start in range(first, last, _GROUPS_AT_A_TIME):
+        stop = min(start + _GROUPS_AT_A_TIME, last)
+        block = torch.arange(start * blocks_per_group, stop * blocks_per_group, device=device)
+        made.append(transform(words(seed, step, stream, block)))
+    skip = offset - GROUP * first
+    return torch.cat(made)[skip : skip + numel]
+
+
+def words(seed: int, step: int, stream: int, block: Tensor) -> Tensor:
+    """Four uniform 32-bit words for each block, in its order, as int64."""
+    counter = torch.empty((4, block.numel()), dtype=torch.int64, device=block.device)
+    torch.bitwise_and(block, WORD, out=counter[0])
+    torch.bitwise_right_shift(block, 32, out=counter[1])
+    counter[2] = step
+    counter[3] = stream
+    if block.device.type == "cpu":
+        made = torch.from_numpy(ars(counter.numpy().astype(np.uint32), (seed, 0)).astype(np.int64))
+    else:
+        made = philox(counter, (seed & WORD, seed >> 32))
+    return made.T.reshape(-1)
 
 
 def scalar_normal(seed: int, stream: int, element: int) -> float:
@@ -89,26 +122,13 @@ def scalar_normal(seed: int, stream: int, element: int) -> float:
 @lru_cache(maxsize=64)
 def _page(seed: int, stream: int, page: int) -> list[float]:
     # One call costs the same for 256 numbers as for one.
-    numbers: list[float] = normal(seed, 0, stream, 256, offset=256 * page, dtype=torch.float64).tolist()
-    return numbers
+    made: list[float] = normal(seed, 0, stream, 256, offset=256 * page).tolist()
+    return made
 
 
-def _normal_blocks(
-    seed: int, step: int, stream: int, first: int, last: int, dtype: torch.dtype, device: torch.device | str
-) -> Tensor:
-    block = torch.arange(first, last, device=device)
-    counter = torch.empty((4, last - first), dtype=torch.int64, device=device)
-    torch.bitwise_and(block, WORD, out=counter[0])
-    torch.bitwise_right_shift(block, 32, out=counter[1])
-    counter[2] = step
-    counter[3] = stream
-    words = philox(counter, (seed & WORD, seed >> 32))
-    # Words (0, 1) make elements 4b and 4b + 1, words (2, 3) elements 4b + 2 and 4b + 3.
-    pairs = box_muller(words.view(2, 2, -1).transpose(0, 1), dtype)
-    return pairs.permute(2, 1, 0).reshape(-1)
-
-
-def _check(seed: int, step: int, stream: int, numel: int, offset: int) -> None:
+def _check(kind: str, seed: int, step: int, stream: int, numel: int, offset: int) -> None:
+    if kind not in KINDS:
+        raise ValueError(f"noise = {kind!r} is unknown; give one of {', '.join(map(repr, KINDS))}")
     limits = {"seed": (seed, MAX_SEED), "step": (step, WORD), "stream": (stream, WORD)}
     for name, (value, largest) in limits.items():
         if not 0 <= value <= largest:

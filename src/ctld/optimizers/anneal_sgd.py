@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import annealed_variance
 
 
@@ -38,23 +39,26 @@ class AnnealSGD(GroupwiseSampler):
         noise_scale: float = 0.01,
         exponent: float = 0.55,
         weight_decay: float = 0.0,
+        noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
     ) -> None:
         self.noise_variance = annealed_variance(noise_scale, exponent)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, seed=seed)
+        super().__init__(params, defaults, noise=noise, seed=seed)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
-        parameters = [parameter for _, parameter in moved]
-        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        dynamics.kick(buffers, self._gradients(group, moved), retain=float(group["momentum"]), impulse=1.0)
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         deviation = math.sqrt(self.noise_variance(self._step_count))
-        if deviation:
-            for (index, _), buffer in zip(moved, buffers, strict=True):
-                dynamics.thermostat(buffer, self._noise(index, buffer), deviation=deviation)
-        dynamics.drift(parameters, buffers, step=-float(group["lr"]))
+        movers.advance(
+            self._source() if deviation else None,
+            retain=float(group["momentum"]),
+            impulse=1.0,
+            deviation=deviation,
+            stride=-float(group["lr"]),
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+        )
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         zeros = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import integer, real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler, distributed
 
 
 class EASGD(GroupwiseSampler):
@@ -63,7 +64,7 @@ class EASGD(GroupwiseSampler):
     @property
     def workers(self) -> int:
         """p."""
-        return torch.distributed.get_world_size(self._process_group) if _distributed() else 1
+        return torch.distributed.get_world_size(self._process_group) if distributed() else 1
 
     def center(self) -> list[Tensor]:
         """x̃, one tensor for each parameter in the order of the groups: what to evaluate and to keep."""
@@ -83,7 +84,7 @@ class EASGD(GroupwiseSampler):
             (p.to(c.dtype) - c).mul_(pull if p.requires_grad else 0.0) for p, c in zip(parameters, centers, strict=True)
         ]
         flat = torch.cat([move.reshape(-1).to(dynamics.wide_dtype(self._device())) for move in moves])
-        if _distributed():
+        if distributed():
             torch.distributed.all_reduce(flat, group=self._process_group)  # may fail: nothing has moved yet
         for parameter, move in zip(parameters, moves, strict=True):
             parameter.sub_(move)
@@ -91,10 +92,10 @@ class EASGD(GroupwiseSampler):
         for center, total in zip(centers, torch.split(flat, sizes), strict=True):
             center.add_(total.view(center.shape))
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         momentum, lr = float(group["momentum"]), float(group["lr"])
-        parameters = [parameter for _, parameter in moved]
-        gradients = self._gradients(group, moved)
+        parameters = movers.parameters
+        gradients = self._gradients(group, movers)
         if momentum:
             buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
             dynamics.kick(buffers, gradients, retain=momentum, impulse=1.0)
@@ -105,7 +106,7 @@ class EASGD(GroupwiseSampler):
         # Contiguous, since a broadcast sends memory as it lies, and ranks may have other layouts.
         layout = torch.contiguous_format
         center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True, memory_format=layout)
-        if _distributed():
+        if distributed():
             torch.distributed.broadcast(center, group_src=0, group=self._process_group)
         self.state[parameter] = {"momentum_buffer": torch.zeros_like(center), "center": center}
 
@@ -115,7 +116,3 @@ class EAMSGD(EASGD):
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, **options: Any) -> None:
         super().__init__(params, lr, momentum, **options)
-
-
-def _distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 
 
 class Langevin(GroupwiseSampler):
@@ -43,25 +44,28 @@ class Langevin(GroupwiseSampler):
         num_data: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         lr, momentum = float(group["lr"]), float(group["momentum"])
         if lr == 0:
             return  # neither θ nor r changes
-        parameters = [parameter for _, parameter in moved]
-        momenta = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        dynamics.kick(momenta, self._gradients(group, moved), retain=momentum, impulse=-math.sqrt(lr))
-        deviation = math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data)
-        for (index, _), u in zip(moved, momenta, strict=True):
-            dynamics.thermostat(u, self._noise(index, u), deviation=deviation)
-        dynamics.drift(parameters, momenta, step=math.sqrt(lr))
+        movers.advance(
+            self._source(),
+            retain=momentum,
+            impulse=-math.sqrt(lr),
+            deviation=math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data),
+            stride=math.sqrt(lr),
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+        )
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)

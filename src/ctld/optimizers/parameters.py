@@ -1,4 +1,4 @@
-"""Which parameters can be trained: real ones, each element in one place only, with dense gradients."""
+"""Which parameters can be trained: real ones, each element in one place only."""
 
 from itertools import chain, pairwise
 from typing import Any
@@ -30,18 +30,6 @@ def check_parameters(groups: list[dict[str, Any]]) -> None:
                 f"parameters of shape {shapes} overlap in memory; give the tensor that owns it once, or parameters of "
                 "their own"
             )
-
-
-def has_dense_gradient(parameter: Tensor) -> bool:
-    """Whether there is a gradient; a sparse one is refused."""
-    if parameter.grad is None:
-        return False
-    if parameter.grad.layout != torch.strided:
-        raise ValueError(
-            f"a gradient is sparse ({parameter.grad.layout}): noise reaches every element of a parameter; give dense "
-            "gradients (nn.Embedding(sparse=False))"
-        )
-    return True
 
 
 def _overlap(views: list[Tensor]) -> bool:

@@ -9,7 +9,6 @@ In SGD's units lr = ε N/2; ḡ includes the prior's gradient, as in the authors
 in practice, so the law is wrong while V moves; `adapt=False` holds V. Then each element is SGLD with the learning rate lr·G.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import real
-from ctld.optimizers.sampler import Moved
+from ctld.dynamics import Movers
 from ctld.optimizers.sgld import SGLD
 
 
@@ -45,17 +44,16 @@ class PSGLD(SGLD):
         defaults = {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
         super().__init__(params, lr, _defaults=defaults, **options)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
-        lr = float(group["lr"]) * real("schedule(step)", self.schedule(self._step_count), at_least=0)
-        deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
-        for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
-            square = self.state[parameter]["square_average"]
-            if group["adapt"]:
-                square.lerp_(gradient.square(), 1.0 - group["smoothing"])
-            preconditioner = square.sqrt().add_(group["epsilon"]).reciprocal_()
-            move = gradient.mul(preconditioner).mul_(-lr)
-            dynamics.thermostat(move, self._noise(index, move), deviation=preconditioner.sqrt_().mul_(deviation))
-            parameter.add_(move)
+    def _precondition(self, group: dict[str, Any], movers: Movers) -> None:
+        squares = [self.state[parameter]["square_average"] for parameter in movers.parameters]
+        if group["adapt"]:
+            gradients = self._gradients(group, movers)
+            torch._foreach_mul_(squares, group["smoothing"])
+            torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - group["smoothing"])
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_add_(scales, group["epsilon"])
+        torch._foreach_reciprocal_(scales)
+        movers.scale(list(scales))
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)

@@ -10,15 +10,16 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from ctld import dynamics, noise
+from ctld import dynamics
 from ctld.checks import NonFiniteError, integer, real
-from ctld.optimizers.parameters import check_parameters, has_dense_gradient
-from ctld.optimizers.state import Resumable
+from ctld.dynamics import Movers
+from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
+from ctld.optimizers.parameters import check_parameters
+from ctld.optimizers.state import Resumable, quick_hooks
 
 Loss = Tensor | float
 
-Moved = list[tuple[int, Tensor]]
-"""The parameters of a group that have a gradient, with their indices over all groups, which name their noise streams."""
+_PLAIN = (float, int, bool, type(None))
 
 
 class Sampler(Resumable):
@@ -34,13 +35,20 @@ class Sampler(Resumable):
         defaults: dict[str, Any],
         *,
         num_data: float = 1.0,
+        noise: str = "gaussian",
         seed: int | None = None,
         process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.num_data = real("num_data", num_data, above=0)
+        if noise not in KINDS:
+            raise ValueError(f"noise = {noise!r} is unknown; give one of {', '.join(map(repr, KINDS))}")
+        self.noise = noise
         self._process_group = process_group
         self._observed: list[Loss] = []
         self._ready = False
+        self._checked_options = [name for name in defaults if name not in self._hidden]
+        self._passed: dict[int, list[Any]] = {}
+        self._known_movers: dict[int, Movers] = {}
         super().__init__(params, defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("there are no parameters to train; give model.parameters()")
@@ -81,30 +89,39 @@ class Sampler(Resumable):
         if "momentum" in group:
             real("momentum", group["momentum"], at_least=0, below=1)
 
-    def _moved(self) -> list[Moved]:
-        """Of each group, what has a gradient."""
-        moved: list[Moved] = []
-        index = 0
+    def _check_groups(self) -> None:
+        """Check every group whose options are others than those that passed last time."""
+        for number, group in enumerate(self.param_groups):
+            options = [group[name] for name in self._checked_options]
+            # A tensor may be written to in place, and NaN differs from itself: both are checked each time.
+            if self._passed.get(number) != options or not all(type(option) in _PLAIN for option in options):
+                self._check_group(group)
+                self._passed[number] = options
+
+    def _movers(self) -> list[Movers]:
+        """Of each group, the parameters that have a gradient."""
+        everything = []
+        stream = parameter_stream(0)
         for group in self.param_groups:
-            pairs = enumerate(group["params"], index)
-            moved.append([(i, parameter) for i, parameter in pairs if has_dense_gradient(parameter)])
-            index += len(group["params"])
-        return moved
+            candidates = group["params"]
+            movers = self._known_movers.get(stream)
+            if movers is None or not movers.follow(candidates, self.state):
+                movers = self._known_movers[stream] = Movers(candidates, self.state, stream)
+            everything.append(movers)
+            stream += len(candidates)
+        return everything
 
-    def _gradients(self, group: dict[str, Any], moved: Moved) -> list[Tensor]:
+    def _gradients(self, group: dict[str, Any], movers: Movers) -> list[Tensor]:
         """∇(±mean loss + prior) of the parameters that move."""
-        parameters = [parameter for _, parameter in moved]
-        return dynamics.total_gradients(parameters, decay=float(group["weight_decay"]), ascend=group["maximize"])
+        return dynamics.total_gradients(movers.parameters, decay=float(group["weight_decay"]), ascend=group["maximize"])
 
-    def _noise(self, index: int, like: Tensor) -> Tensor:
-        """This step's normal numbers for the parameter with this index, flat."""
-        stream = noise.parameter_stream(index)
-        return noise.normal(self.seed, self._step_count, stream, like.numel(), dtype=like.dtype, device=like.device)
+    def _source(self) -> dynamics.Noise:
+        """This step's noise."""
+        return dynamics.Noise(self.noise, self.seed, self._step_count)
 
     def _initial_noise(self, index: int, like: Tensor) -> Tensor:
         """The normal numbers from which a momentum starts, flat."""
-        stream = noise.INITIAL_MOMENTA
-        return noise.normal(self.seed, index, stream, like.numel(), dtype=like.dtype, device=like.device)
+        return dynamics.Noise("gaussian", self.seed, index).like(like, INITIAL_MOMENTA)
 
     def _device(self) -> torch.device:
         parameter: Tensor = next(chain.from_iterable(group["params"] for group in self.param_groups))
@@ -119,6 +136,15 @@ class Sampler(Resumable):
         """
         if self._needs_loss():
             self._observed.append(_one_element(loss))
+
+    @abstractmethod
+    def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+        """The algorithm."""
+
+    @torch._disable_dynamo
+    def _untraced_step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+        """A step that `torch.compile` leaves alone: a traced one would replay this step's noise and loss."""
+        return self._step(closure, loss)
 
     def _needs_loss(self) -> bool:
         """Whether the next step reads the loss; most methods never do, and ignore it."""
@@ -140,24 +166,29 @@ class Sampler(Resumable):
             raise
         return loss if returned is None else returned
 
-    def _checked_loss(self, observed: list[Loss], gradients: list[Any]) -> float:
-        """The loss averaged over ranks, if it and the gradients are finite; one read from the device.
+    def _checked_loss(self, observed: list[Loss], movers: list[Movers]) -> float:
+        """The loss averaged over ranks, if it and the gradients are finite; one read from the device at most.
 
         Whether to refuse is decided in the same reduction, so that all ranks decide alike.
         """
-        device = self._device()
-        dtype = dynamics.wide_dtype(device)
-        terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
-        norms = [norm.to(device, dtype) for norm in torch._foreach_norm(gradients)] if gradients else []
-        loss = torch.stack(terms).sum()
-        norm = torch.stack(norms).sum() if norms else torch.zeros_like(loss)
-        total, gradient_norm, ranks = self._sum_over_ranks(torch.stack((loss, norm, torch.ones_like(loss))))
+        found = [group.finite() for group in movers]
+        on_host = not any(isinstance(value, Tensor) for value in (*observed, *found))
+        if on_host and not distributed():
+            total, odd_ranks, ranks = float(sum(observed)), 0.0 if all(found) else 1.0, 1.0
+        else:
+            device = self._device()
+            dtype = dynamics.wide_dtype(device)
+            terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
+            odd = [torch.as_tensor(finite).to(device).logical_not() for finite in found]
+            loss = torch.stack(terms).sum()
+            refused = torch.stack(odd).any().to(dtype) if odd else torch.zeros_like(loss)
+            total, odd_ranks, ranks = self._sum_over_ranks(torch.stack((loss, refused, torch.ones_like(loss))))
         if not math.isfinite(total):
             raise NonFiniteError(
                 f"the loss is {total / ranks}; the step was refused and nothing has changed. Skip the batch, or lower "
                 "lr, if it happens again"
             )
-        if not math.isfinite(gradient_norm):
+        if odd_ranks:
             self._refuse_non_finite_gradients()
         return total / ranks
 
@@ -181,7 +212,7 @@ class Sampler(Resumable):
         )
 
     def _sum_over_ranks(self, numbers: Tensor) -> list[float]:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if distributed():
             torch.distributed.all_reduce(numbers, group=self._process_group)
         summed: list[float] = numbers.tolist()
         return summed
@@ -199,15 +230,15 @@ class Sampler(Resumable):
     def _common_seed(self, seed: int | None) -> int:
         """The seed, drawn from torch's default generator if None; rank 0's on every rank."""
         if seed is None:
-            seed = int(torch.randint(noise.MAX_SEED, ()))
+            seed = int(torch.randint(MAX_SEED, ()))
         seed = integer("seed", seed, at_least=0)
-        if seed > noise.MAX_SEED:
-            raise ValueError(f"seed = {seed} is out of range; give an int from 0 to {noise.MAX_SEED}")
+        if seed > MAX_SEED:
+            raise ValueError(f"seed = {seed} is out of range; give an int from 0 to {MAX_SEED}")
         return int(self._of_rank_zero(torch.tensor(seed, device=self._device())))
 
     def _of_rank_zero(self, value: Tensor) -> Tensor:
         """Rank 0's value, on every rank: what is chosen or drawn must be the same everywhere."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if distributed():
             torch.distributed.broadcast(value, group_src=0, group=self._process_group)
         return value
 
@@ -226,30 +257,36 @@ class GroupwiseSampler(Sampler):
         if "temperature" in state:
             self.temperature = float(state["temperature"])
 
-    @torch._disable_dynamo  # a traced step would replay this step's noise and loss
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:  # type: ignore[override]
+    @quick_hooks
+    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:
         """One step. `loss` is accepted and ignored, so that one line is all that changes between methods.
 
         Returns the closure's value, or `loss`.
         """
+        return self._untraced_step(closure, loss) if torch.compiler.is_compiling() else self._step(closure, loss)
+
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
         result = self._evaluate(closure, loss)
-        for group in self.param_groups:
-            self._check_group(group)
-        everything = self._moved()
+        self._check_groups()
+        everything = self._movers()
         self._before_step()
-        for group, moved in zip(self.param_groups, everything, strict=True):
-            if moved:
-                self._update(group, moved)
+        for group, movers in zip(self.param_groups, everything, strict=True):
+            if movers.parameters:
+                self._update(group, movers)
         self._step_count += 1
         return result
 
     @abstractmethod
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         """The algorithm: one step of the parameters of one group."""
 
     def _before_step(self) -> None:
         """What is done once per step, before the groups; nothing, in most."""
+
+
+def distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _wide(loss: Loss) -> torch.dtype:
@@ -270,7 +307,8 @@ def _one_element(loss: Loss) -> Loss:
             )
         if loss.is_complex():
             raise TypeError(f"the loss is {loss}; give a real number")
-        return loss.detach().clone()  # the user's tensor may be written to before the step
+        # The user's tensor may be written to before the step. Reading it is no wait on a CPU only.
+        return loss.item() if loss.is_cpu else loss.detach().clone()
     number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import integer, real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import Schedule, polynomial_growth, schedule
 
 
@@ -70,6 +71,7 @@ class Santa(GroupwiseSampler):
         noise_variance: Literal["sde", "print"] = "sde",
         weight_decay: float = 0.0,
         maximize: bool = False,
+        noise: str = "gaussian",
         seed: int | None = None,
     ) -> None:
         if integrator not in ("sss", "euler"):
@@ -82,7 +84,7 @@ class Santa(GroupwiseSampler):
         self.friction = real("friction", friction, at_least=0)
         defaults = {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         defaults |= {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
-        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
         self._start(self.param_groups)
 
     @property
@@ -90,22 +92,25 @@ class Santa(GroupwiseSampler):
         """Whether the next step injects noise."""
         return self._step_count < self.exploration_steps
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         lr = float(group["lr"])
         if lr == 0:
             return  # a velocity in θ's units would coast on
         heat = (
             lr / self.num_data / real("inverse_temperature(step)", self.inverse_temperature(self._step_count), above=0)
         )  # η/β: what u² should be
+        source = self._source()
         step = self._symmetric_step if self.integrator == "sss" else self._euler_step
-        for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
+        for parameter, stream, gradient in zip(
+            movers.parameters, movers.streams, self._gradients(group, movers), strict=True
+        ):
             state = self.state[parameter]
             scale, noise_scale = self._scales(group, state, gradient)
             impulse = gradient.mul(scale).mul_(-lr)
             if self.exploring:
                 power = 0.5 if self.noise_variance == "sde" else 0.0
                 variance = noise_scale.mul_(2.0 * heat * (lr / self.num_data) ** power)
-                dynamics.thermostat(impulse, self._noise(index, impulse), deviation=variance.sqrt_())
+                dynamics.thermostat(impulse, source.like(impulse, stream), deviation=variance.sqrt_())
             step(state["momentum_buffer"], state["thermostat"], impulse, heat)
             parameter.addcmul_(scale.to(parameter.dtype), state["momentum_buffer"].to(parameter.dtype))
 

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 
 
 class SGHMC(GroupwiseSampler):
@@ -46,27 +47,30 @@ class SGHMC(GroupwiseSampler):
         temperature: float = 1.0,
         noise_estimate: float = 0.0,
         weight_decay: float = 0.0,
+        noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         self.noise_estimate = real("noise_estimate", noise_estimate, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         lr, momentum = self._learning_rate(group), float(group["momentum"])
         if lr == 0:
             return  # a velocity in θ's units would coast on
-        parameters = [parameter for _, parameter in moved]
-        velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        dynamics.kick(velocities, self._gradients(group, moved), retain=momentum, impulse=-lr)
         variance = 2.0 * ((1.0 - momentum) * self._temperature_now() - self.noise_estimate) * lr / self.num_data
-        if variance > 0:
-            for (index, _), velocity in zip(moved, velocities, strict=True):
-                dynamics.thermostat(velocity, self._noise(index, velocity), deviation=math.sqrt(variance))
-        dynamics.drift(parameters, velocities, step=1.0)
+        movers.advance(
+            self._source() if variance > 0 else None,
+            retain=momentum,
+            impulse=-lr,
+            deviation=math.sqrt(max(variance, 0.0)),
+            stride=1.0,
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+        )
 
     def _learning_rate(self, group: dict[str, Any]) -> float:
         return float(group["lr"])

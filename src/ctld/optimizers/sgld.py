@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ctld import dynamics, schedules
+from ctld import schedules
 from ctld.checks import real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import Schedule, constant
 
 
@@ -44,6 +45,7 @@ class SGLD(GroupwiseSampler):
         temperature: float = 1.0,
         weight_decay: float = 0.0,
         schedule: Schedule | None = None,
+        noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
         _defaults: dict[str, Any] | None = None,
@@ -51,16 +53,25 @@ class SGLD(GroupwiseSampler):
         self.temperature = real("temperature", temperature, at_least=0)
         self.schedule = constant() if schedule is None else schedules.schedule("schedule", schedule)
         defaults = (_defaults or {}) | {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         lr = float(group["lr"]) * real("schedule(step)", self.schedule(self._step_count), at_least=0)
         deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
-        for (index, parameter), gradient in zip(moved, self._gradients(group, moved), strict=True):
-            move = gradient.mul(-lr)
-            dynamics.thermostat(move, self._noise(index, move), deviation=deviation)
-            parameter.add_(move)
+        self._precondition(group, movers)
+        movers.advance(
+            self._source(),
+            retain=0.0,
+            impulse=-lr,
+            deviation=deviation,
+            stride=1.0,
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+        )
+
+    def _precondition(self, group: dict[str, Any], movers: Movers) -> None:
+        """Give each element a factor on its learning rate; pSGLD does."""
 
     def _temperature_now(self) -> float:
         return self.temperature

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import real
-from ctld.optimizers.sampler import GroupwiseSampler, Moved
+from ctld.dynamics import Movers
+from ctld.optimizers.sampler import GroupwiseSampler
 
 
 class SGNHT(GroupwiseSampler):
@@ -47,32 +48,34 @@ class SGNHT(GroupwiseSampler):
         num_data: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], moved: Moved) -> None:
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
         lr = float(group["lr"])
         if lr == 0:
             return  # a velocity in θ's units would coast on
         eta = lr / self.num_data
-        parameters = [parameter for _, parameter in moved]
-        velocities = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-        torch._foreach_mul_(velocities, 1.0 - group["thermostat"])
-        dynamics.kick(velocities, self._gradients(group, moved), retain=1.0, impulse=-lr)
-        deviation = math.sqrt(2.0 * (1.0 - float(group["momentum"])) * self.temperature * eta)
-        for (index, _), velocity in zip(moved, velocities, strict=True):
-            dynamics.thermostat(velocity, self._noise(index, velocity), deviation=deviation)
-        dynamics.drift(parameters, velocities, step=1.0)
-        dimensions = sum(velocity.numel() for velocity in velocities)
+        _, kinetic, _, _ = movers.advance(
+            self._source(),
+            retain=1.0 - float(group["thermostat"]),
+            impulse=-lr,
+            deviation=math.sqrt(2.0 * (1.0 - float(group["momentum"])) * self.temperature * eta),
+            stride=1.0,
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+            measure=True,
+        )
+        dimensions = sum(parameter.numel() for parameter in movers.parameters)
         if dimensions:
-            mean_square = dynamics.square_norm(velocities, velocities[0].device) / dimensions
             # A new tensor each time: a state dict that was taken before keeps its own.
-            group["thermostat"] = group["thermostat"] + mean_square - eta * self.temperature
+            group["thermostat"] = group["thermostat"] + kinetic / dimensions - eta * self.temperature
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])

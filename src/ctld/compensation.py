@@ -35,7 +35,6 @@ def compensated_deviation(
         square = (gradient - state["previous_gradient"]).square_().mul_(0.5)
         state["gradient_variance"].lerp_(square, 1.0 / min(state["gradients_seen"], MEMORY))
     state["previous_gradient"].copy_(gradient)
-    state["gradients_seen"] += 1
     remaining = variance - lr * state["gradient_variance"]
     clamped = (remaining < 0).sum()
     return remaining.clamp_min_(0.0).sqrt_(), clamped
