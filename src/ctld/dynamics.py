@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from ctld import noise
@@ -133,9 +134,11 @@ class Movers:
                 gradient is None
                 or candidate is not parameter
                 or parameter.data_ptr() != rows[row]
+                or parameter.numel() != rows[row + 6]
                 or not parameter.is_contiguous()
-                or (momentum is not None and state[parameter]["momentum_buffer"] is not momentum)
+                or (momentum is not None and state[parameter]["momentum_buffer"].data_ptr() != rows[row + 2])
                 or gradient.dtype is not dtype
+                or gradient.numel() != rows[row + 6]
                 or type(gradient) is not Tensor
                 or not gradient.is_contiguous()
                 or gradient.is_neg()
@@ -146,8 +149,10 @@ class Movers:
 
     def scale(self, scales: list[Tensor]) -> None:
         """Give each element its s, of the dtype of the momenta."""
-        self.scales = scales
-        for tensor, (dtype, row) in self._with_kernel(scales):
+        # Of the momenta's dtype and in one piece, as the kernels want them; a tensor that is so is left as it is.
+        dtypes = [momentum_dtype(parameter) for parameter in self.parameters]
+        self.scales = [scale.to(dtype).contiguous() for scale, dtype in zip(scales, dtypes, strict=True)]
+        for tensor, (dtype, row) in self._with_kernel(self.scales):
             self._tables[dtype][row + 3] = tensor.data_ptr()
 
     def compensate(self, compensation: Compensation) -> None:
@@ -155,7 +160,11 @@ class Movers:
         self.compensation = compensation
         for parameter, (dtype, row) in self._with_kernel(self.parameters):
             state, rows = self._state[parameter], self._tables[dtype]
-            rows[row + 4], rows[row + 5] = state["previous_gradient"].data_ptr(), state["gradient_variance"].data_ptr()
+            buffers = [state["previous_gradient"], state["gradient_variance"]]
+            if not all(_fits(buffer, parameter) for buffer in buffers):
+                self._others, self._rows, self._tables = list(range(len(self.parameters))), [], {}
+                return
+            rows[row + 4], rows[row + 5] = (buffer.data_ptr() for buffer in buffers)
             seen = state["gradients_seen"]
             rows[row + 10] = native.bits(1.0 / min(seen, MEMORY) if seen else 0.0)
 
@@ -172,9 +181,11 @@ class Movers:
     def finite(self) -> Tensor | bool:
         """Whether no gradient has an element that is NaN or inf; left on the device if it was found there."""
         library: Any = native.stepper()
-        found = all(library.all_finite(dtype, rows) for dtype, rows in self._tables.items())
-        if not self._others or not found:
-            return found
+        for dtype, rows in self._tables.items():
+            if not library.all_finite(dtype, rows):
+                return False
+        if not self._others:
+            return True
         gradients: list[Any] = [self.parameters[place].grad for place in self._others]
         norms = torch._foreach_norm(gradients)
         return torch.stack([norm.to(norms[0].device) for norm in norms]).isfinite().all()
@@ -200,6 +211,7 @@ class Movers:
             library: Any = native.stepper()
             named = (None, 0, 0) if source is None else (source.kind, source.seed, source.step)
             made = library.step(dtype, rows, factors, *named, measure)
+            increment_version(self.parameters)  # as torch's own writes do: autograd must know
             sums = made if len(self._tables) == 1 else _added(sums, made)
         if self._others:
             rest = self._advance_others(
@@ -282,10 +294,21 @@ def _plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool
         and gradient.dtype is dtype
         and (type(parameter) is Parameter or type(parameter) is Tensor)
         and type(gradient) is Tensor
+        and gradient.numel() == parameter.numel()
         and parameter.is_contiguous()
         and gradient.is_contiguous()
         and not gradient.is_neg()
-        and (momentum is None or (momentum.is_contiguous() and momentum.dtype is native.TYPES[dtype].momentum))
+        and (momentum is None or _fits(momentum, parameter))
+    )
+
+
+def _fits(buffer: Tensor, parameter: Tensor) -> bool:
+    """Whether the kernels can take a buffer of an optimizer for a parameter that they can take."""
+    return (
+        buffer.is_cpu
+        and buffer.dtype is native.TYPES[parameter.dtype].momentum
+        and buffer.numel() == parameter.numel()
+        and buffer.is_contiguous()
     )
 
 

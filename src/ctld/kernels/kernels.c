@@ -20,7 +20,7 @@
 #endif
 
 #define UNIT 4096
-#define PASS 128  /* elements whose noise is held in the first cache while they are updated */
+#define PASS 256  /* elements whose noise is held in the first cache while they are updated */
 #define AHEAD 256 /* elements by which memory is asked for in advance */
 #define LANES 16  /* sums are kept in this many lanes on every processor */
 #define GROUP 32  /* elements whose noise is computed together: see gaussian.py */
@@ -202,104 +202,134 @@ INLINE float three_points(int32_t half) { return (float)((half >= 21845) - (half
 
 /* ---- the update of a pass ---- */
 
-INLINE float load_float(const char *p, int64_t i) { float x; memcpy(&x, p + 4 * i, 4); return x; }
-INLINE void store_float(char *p, int64_t i, float x) { memcpy(p + 4 * i, &x, 4); }
-INLINE double load_double(const char *p, int64_t i) { double x; memcpy(&x, p + 8 * i, 8); return x; }
-INLINE void store_double(char *p, int64_t i, double x) { memcpy(p + 8 * i, &x, 8); }
-INLINE float load_bfloat(const char *p, int64_t i)
-{
-    uint16_t x;
-    memcpy(&x, p + 2 * i, 2);
-    return float_of((int32_t)((uint32_t)x << 16));
-}
-INLINE void store_bfloat(char *p, int64_t i, float value)
+INLINE float widened(uint16_t x) { return float_of((int32_t)((uint32_t)x << 16)); }
+INLINE uint16_t narrowed(float value)
 {
     uint32_t bits = (uint32_t)bits_of(value);
     uint16_t x = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16); /* to nearest, ties to even */
-    x = value != value ? 0x7FC0 : x;
-    memcpy(p + 2 * i, &x, 2);
+    return value != value ? 0x7FC0 : x;
 }
 
-/* One pass. The order of operations, each rounded once, is that of dynamics.py on a processor with fused multiply-adds,
- * where torch uses them. `noisy`, `measured` and `options` are constants where this is inlined. A row of LANES elements is
- * worked on in local arrays, which compilers keep in registers; sums are in vectors, since arrays would go to memory. */
-#define UPDATES(kind, real, Lanes, fma, root, width, load, store)                                                      \
-    typedef real Lanes __attribute__((vector_size(LANES * sizeof(real))));                                             \
-    INLINE void pass_##kind(char *parameter, const char *gradient, char *momentum, const char *scale, char *previous,  \
-                            char *variance, double weight, const float *z, const Factors *f, const int noisy, const int measured,     \
-                            const int options, double *sums)                                                           \
+/* Vectors as wide as a level's registers. Their + and × are the compiler's, a fused multiply-add is not. */
+#define VECTORS(level, bytes)                                                                                          \
+    typedef float level##_float __attribute__((vector_size(bytes)));                                                   \
+    typedef double level##_double __attribute__((vector_size(bytes)));
+VECTORS(portable, 16)
+#define LANEWISE(real, fma)                                                                                            \
+    INLINE portable_##real portable_fma_##real(portable_##real a, portable_##real b, portable_##real c)                \
     {                                                                                                                  \
-        const real retain = (real)f->retain, impulse = (real)f->impulse, deviation = (real)f->deviation;               \
-        const real drift = (real)f->drift, decay = (real)f->decay, sign = (real)f->sign;                               \
-        Lanes prior = {0}, kinetic = {0}, midpoint = {0}, t, o, m;                                                     \
-        for (int i = 0; i < PASS; i += LANES) {                                                                        \
-            real theta[LANES], raw[LANES], old[LANES] = {0}, move[LANES], spread[LANES], next[LANES];                  \
-            for (int l = 0; l < LANES; l++)                                                                            \
-                theta[l] = load(parameter, i + l);                                                                     \
-            for (int l = 0; l < LANES; l++)                                                                            \
-                raw[l] = load(gradient, i + l);                                                                        \
-            if (momentum)                                                                                              \
-                memcpy(old, momentum + i * sizeof(real), sizeof old);                                                  \
-            for (int l = 0; l < LANES; l++) {                                                                          \
-                move[l] = fma(decay, theta[l], options ? raw[l] * sign : raw[l]);                                      \
-                spread[l] = deviation;                                                                                 \
-            }                                                                                                          \
-            if (options && scale) {                                                                                    \
-                real s[LANES];                                                                                         \
-                memcpy(s, scale + i * sizeof(real), sizeof s);                                                         \
-                for (int l = 0; l < LANES; l++) {                                                                      \
-                    move[l] *= s[l];                                                                                   \
-                    spread[l] *= root(s[l]);                                                                           \
+        for (int l = 0; l < (int)(sizeof a / sizeof a[0]); l++)                                                        \
+            c[l] = fma(a[l], b[l], c[l]);                                                                              \
+        return c;                                                                                                      \
+    }
+LANEWISE(float, fmaf)
+LANEWISE(double, fma)
+#ifdef X86
+VECTORS(avx2, 32)
+VECTORS(avx512, 64)
+#define avx2_fma_float _mm256_fmadd_ps
+#define avx2_fma_double _mm256_fmadd_pd
+#define avx512_fma_float _mm512_fmadd_ps
+#define avx512_fma_double _mm512_fmadd_pd
+#endif
+
+#define LOAD_WHOLE(lanes, from) memcpy(&(lanes), from, sizeof(lanes))
+#define STORE_WHOLE(to, lanes) memcpy(to, &(lanes), sizeof(lanes))
+#define LOAD_BFLOAT(lanes, from)                                                                                       \
+    do {                                                                                                               \
+        uint16_t half[sizeof(lanes) / 4];                                                                              \
+        float whole[sizeof(lanes) / 4];                                                                                \
+        memcpy(half, from, sizeof half);                                                                               \
+        for (int l = 0; l < (int)(sizeof(lanes) / 4); l++)                                                             \
+            whole[l] = widened(half[l]);                                                                               \
+        memcpy(&(lanes), whole, sizeof whole);                                                                         \
+    } while (0)
+#define STORE_BFLOAT(to, lanes)                                                                                        \
+    do {                                                                                                               \
+        uint16_t half[sizeof(lanes) / 4];                                                                              \
+        float whole[sizeof(lanes) / 4];                                                                                \
+        memcpy(whole, &(lanes), sizeof whole);                                                                         \
+        for (int l = 0; l < (int)(sizeof(lanes) / 4); l++)                                                             \
+            half[l] = narrowed(whole[l]);                                                                              \
+        memcpy(to, half, sizeof half);                                                                                 \
+    } while (0)
+
+/* One pass. The order of operations, each rounded once, is that of dynamics.py on a processor with fused multiply-adds,
+ * where torch uses them. `noisy`, `measured` and `options` are constants where this is inlined. */
+#define UPDATES(TARGET, level, kind, real, root, width, LOAD, STORE)                                                   \
+    TARGET INLINE void level##_pass_##kind(char *parameter, const char *gradient, char *momentum, const char *scale,   \
+                                           char *previous, char *variance, double weight, const float *z,              \
+                                           const Factors *f, const int noisy, const int measured, const int options,   \
+                                           double *sums)                                                               \
+    {                                                                                                                  \
+        typedef level##_##real Vector;                                                                                 \
+        enum { SIZE = sizeof(Vector) / sizeof(real), PARTS = LANES / SIZE };                                           \
+        typedef float Floats __attribute__((vector_size(SIZE * sizeof(float))));                                       \
+        const Vector none = {0}, retain = none + (real)f->retain, impulse = none + (real)f->impulse;                   \
+        const Vector deviation = none + (real)f->deviation, drift = none + (real)f->drift;                             \
+        const Vector decay = none + (real)f->decay;                                                                    \
+        Vector prior[PARTS], kinetic[PARTS], midpoint[PARTS];                                                          \
+        for (int k = 0; k < PARTS; k++)                                                                                \
+            prior[k] = kinetic[k] = midpoint[k] = none;                                                                \
+        for (int row = 0; row < PASS; row += LANES) {                                                                  \
+            _Pragma("GCC unroll 8") for (int k = 0; k < PARTS; k++)                                                    \
+            {                                                                                                          \
+                const int i = row + k * SIZE;                                                                          \
+                Vector theta, raw, old = none, move, spread = deviation;                                               \
+                LOAD(theta, parameter + i * width);                                                                    \
+                LOAD(raw, gradient + i * width);                                                                       \
+                if (momentum)                                                                                          \
+                    memcpy(&old, momentum + i * sizeof(real), sizeof old);                                             \
+                move = level##_fma_##real(decay, theta, options ? raw * (real)f->sign : raw);                          \
+                if (options && scale) {                                                                                \
+                    Vector s;                                                                                          \
+                    memcpy(&s, scale + i * sizeof(real), sizeof s);                                                    \
+                    move *= s;                                                                                         \
+                    for (int l = 0; l < SIZE; l++)                                                                     \
+                        spread[l] *= root(s[l]);                                                                       \
                 }                                                                                                      \
-            }                                                                                                          \
-            if (options && previous) {                                                                                 \
-                const real memory = (real)weight, other = (real)(weight - 1);                                    \
-                real before[LANES], known[LANES], clamped = 0;                                                         \
-                memcpy(before, previous + i * sizeof(real), sizeof before);                                            \
-                memcpy(known, variance + i * sizeof(real), sizeof known);                                              \
-                for (int l = 0; l < LANES; l++) {                                                                      \
-                    real change = raw[l] - before[l], fresh = change * change * (real)0.5 - known[l];                  \
-                    known[l] = memory < (real)0.5 ? fma(memory, fresh, known[l])                                       \
-                                                  : fma(other, fresh, change * change * (real)0.5);                    \
-                    spread[l] = (real)f->variance - (real)f->gradient_share * known[l];                                \
+                if (options && previous) {                                                                             \
+                    Vector before, known, fresh, change;                                                               \
+                    memcpy(&before, previous + i * sizeof(real), sizeof before);                                       \
+                    memcpy(&known, variance + i * sizeof(real), sizeof known);                                         \
+                    fresh = (raw - before) * (raw - before) * (real)0.5;                                               \
+                    change = fresh - known;                                                                            \
+                    known = weight < 0.5 ? level##_fma_##real(none + (real)weight, change, known)                      \
+                                         : level##_fma_##real(none + (real)(weight - 1), change, fresh);               \
+                    memcpy(previous + i * sizeof(real), &raw, sizeof raw);                                             \
+                    memcpy(variance + i * sizeof(real), &known, sizeof known);                                         \
+                    for (int l = 0; l < SIZE; l++) {                                                                   \
+                        real left = (real)f->variance - (real)f->gradient_share * known[l];                            \
+                        sums[3 * LANES] += left < 0;                                                                   \
+                        spread[l] = root(left < 0 ? (real)0 : left);                                                   \
+                    }                                                                                                  \
                 }                                                                                                      \
-                memcpy(previous + i * sizeof(real), raw, sizeof raw);                                                  \
-                memcpy(variance + i * sizeof(real), known, sizeof known);                                              \
-                for (int l = 0; l < LANES; l++)                                                                        \
-                    clamped += spread[l] < 0;                                                                          \
-                for (int l = 0; l < LANES; l++)                                                                        \
-                    spread[l] = root(spread[l] < 0 ? (real)0 : spread[l]);                                             \
-                sums[3 * LANES] += clamped;                                                                            \
-            }                                                                                                          \
-            for (int l = 0; l < LANES; l++)                                                                            \
-                move[l] = fma(impulse, move[l], retain * old[l]);                                                      \
-            if (noisy)                                                                                                 \
-                for (int l = 0; l < LANES; l++)                                                                        \
-                    move[l] = fma(spread[l], (real)z[i + l], move[l]);                                                 \
-            if (momentum)                                                                                              \
-                memcpy(momentum + i * sizeof(real), move, sizeof move);                                                \
-            for (int l = 0; l < LANES; l++)                                                                            \
-                next[l] = fma(drift, move[l], theta[l]);                                                               \
-            for (int l = 0; l < LANES; l++)                                                                            \
-                store(parameter, i + l, next[l]);                                                                      \
-            if (measured) {                                                                                            \
-                memcpy(&t, theta, sizeof t), memcpy(&o, old, sizeof o), memcpy(&m, move, sizeof m);                    \
-                prior += t * t;                                                                                        \
-                kinetic += m * m;                                                                                      \
-                midpoint += (o + m) * (o + m);                                                                         \
+                move = level##_fma_##real(impulse, move, retain * old);                                                \
+                if (noisy) {                                                                                           \
+                    Floats epsilon;                                                                                    \
+                    memcpy(&epsilon, z + i, sizeof epsilon);                                                           \
+                    move = level##_fma_##real(spread, __builtin_convertvector(epsilon, Vector), move);                 \
+                }                                                                                                      \
+                if (momentum)                                                                                          \
+                    memcpy(momentum + i * sizeof(real), &move, sizeof move);                                           \
+                Vector next = level##_fma_##real(drift, move, theta);                                                  \
+                STORE(parameter + i * width, next);                                                                    \
+                if (measured) {                                                                                        \
+                    prior[k] = level##_fma_##real(theta, theta, prior[k]);                                             \
+                    kinetic[k] = level##_fma_##real(move, move, kinetic[k]);                                           \
+                    midpoint[k] = level##_fma_##real(old + move, old + move, midpoint[k]);                             \
+                }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
-        if (measured)                                                                                                  \
-            for (int l = 0; l < LANES; l++) {                                                                          \
-                sums[l] += prior[l];                                                                                   \
-                sums[LANES + l] += kinetic[l];                                                                         \
-                sums[2 * LANES + l] += midpoint[l];                                                                    \
-            }                                                                                                          \
+        if (measured) {                                                                                                \
+            real lanes[3 * LANES];                                                                                     \
+            memcpy(lanes, prior, sizeof prior);                                                                        \
+            memcpy(lanes + LANES, kinetic, sizeof kinetic);                                                            \
+            memcpy(lanes + 2 * LANES, midpoint, sizeof midpoint);                                                      \
+            for (int l = 0; l < 3 * LANES; l++)                                                                        \
+                sums[l] += lanes[l];                                                                                   \
+        }                                                                                                              \
     }
-
-UPDATES(float32, float, Lanes32, fmaf, sqrtf, 4, load_float, store_float)
-UPDATES(float64, double, Lanes64, fma, sqrt, 8, load_double, store_double)
-UPDATES(bfloat16, float, LanesB, fmaf, sqrtf, 2, load_bfloat, store_bfloat)
 
 /* Column k of a row at an element, copied to `scratch` if the pass would reach beyond the tensor's end. */
 INLINE char *column(char *base, int64_t at, int width, int64_t count, char *scratch)
@@ -316,7 +346,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
         memcpy(base + at * width, scratch, (size_t)(count * width));
 }
 
-#define BODY(kind, width, wide, words, noisy, measured, options)                                                       \
+#define BODY(level, kind, width, wide, words, noisy, measured, options)                                                       \
     {                                                                                                                  \
         double sums[4 * LANES] = {0};                                                                                  \
         float z[PASS];                                                                                                 \
@@ -353,7 +383,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
             char *scale = options ? column(row->scale, at, wide, count, scratch[3]) : NULL;                            \
             char *previous = options ? column(row->previous_gradient, at, wide, count, scratch[4]) : NULL;             \
             char *variance = options ? column(row->gradient_variance, at, wide, count, scratch[5]) : NULL;             \
-            pass_##kind(parameter, gradient, momentum, scale, previous, variance, row->memory, z, job->factors, noisy, measured,    \
+            level##_pass_##kind(parameter, gradient, momentum, scale, previous, variance, row->memory, z, job->factors, noisy, measured,    \
                         options, sums);                                                                                \
             put_back(row->parameter, at, width, count, parameter);                                                     \
             put_back(row->momentum, at, wide, count, momentum);                                                        \
@@ -369,13 +399,13 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     }
 
 /* Momentum without noise is SGD; without options it is what nearly everyone runs: these have code of their own. */
-#define UNIT_OF(name, TARGET, kind, width, wide, words)                                                                \
+#define UNIT_OF(name, TARGET, level, kind, width, wide, words)                                                                \
     TARGET static void name##_noisy(const Job *job, const Row *row, int64_t first, Sums *out)                          \
-        BODY(kind, width, wide, words, 1, 1, 0)                                                                        \
+        BODY(level, kind, width, wide, words, 1, 1, 0)                                                                        \
     TARGET static void name##_plain(const Job *job, const Row *row, int64_t first, Sums *out)                          \
-        BODY(kind, width, wide, words, 0, 0, 0)                                                                        \
+        BODY(level, kind, width, wide, words, 0, 0, 0)                                                                        \
     TARGET static void name##_any(const Job *job, const Row *row, int64_t first, Sums *out)                            \
-        BODY(kind, width, wide, words, noise != NO_NOISE, 1, 1)                                                        \
+        BODY(level, kind, width, wide, words, noise != NO_NOISE, 1, 1)                                                        \
     static void name(const Job *job, const Row *row, int64_t first, Sums *out)                                         \
     {                                                                                                                  \
         if (row->scale || row->previous_gradient || job->factors->sign != 1 || !row->momentum)                         \
@@ -389,9 +419,12 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     }
 
 #define LEVEL_OF(level, TARGET, words)                                                                                 \
-    UNIT_OF(level##_float32, TARGET, float32, 4, 4, words)                                                             \
-    UNIT_OF(level##_float64, TARGET, float64, 8, 8, words)                                                             \
-    UNIT_OF(level##_bfloat16, TARGET, bfloat16, 2, 4, words)                                                           \
+    UPDATES(TARGET, level, float32, float, sqrtf, 4, LOAD_WHOLE, STORE_WHOLE)                                          \
+    UPDATES(TARGET, level, float64, double, sqrt, 8, LOAD_WHOLE, STORE_WHOLE)                                          \
+    UPDATES(TARGET, level, bfloat16, float, sqrtf, 2, LOAD_BFLOAT, STORE_BFLOAT)                                       \
+    UNIT_OF(level##_float32, TARGET, level, float32, 4, 4, words)                                                      \
+    UNIT_OF(level##_float64, TARGET, level, float64, 8, 8, words)                                                      \
+    UNIT_OF(level##_bfloat16, TARGET, level, bfloat16, 2, 4, words)                                                    \
     TARGET static void level##_numbers(int noise, const Keys *keys, uint32_t step, uint32_t stream, uint64_t element,  \
                                        float *z)                                                                       \
     {                                                                                                                  \

@@ -125,8 +125,9 @@ def load() -> Library | None:
 @cache
 def stepper() -> Library | None:
     """The library, if its steps are SGD's to the last bit: torch must round a·b + c once, as the kernels do."""
-    x = torch.linspace(0.1, 1.0, 67, device="cpu")
-    fused = (x.double() + float(torch.tensor(0.1, device="cpu")) * x.flip(0).double()).float()
+    x = torch.linspace(0.1, 1.0, 67, dtype=torch.float32, device="cpu")
+    factor = torch.tensor(0.1, dtype=torch.float32, device="cpu").double()
+    fused = (x.double() + factor * x.flip(0).double()).float()
     return load() if torch.equal(torch.add(x, x.flip(0), alpha=0.1), fused) else None
 
 

@@ -403,18 +403,19 @@ def _energies(readings: list[tuple[float, dynamics.Sums]]) -> list[float]:
 
     One read from the device, if there is one to read from.
     """
-    rows: list[Any] = [sums for _, sums in readings]
-    if any(isinstance(sums, Tensor) for sums in rows):
-        device = next(sums.device for sums in rows if isinstance(sums, Tensor))
-        dtype = dynamics.wide_dtype(device)
-        rows = torch.stack([torch.as_tensor(sums, dtype=dtype, device=device) for sums in rows]).tolist()
-    energies = [0.0, 0.0, 0.0, 0.0]
-    for (decay, _), (prior, kinetic, midpoint, clamped) in zip(readings, rows, strict=True):
-        energies[0] += 0.5 * decay * prior
-        energies[1] += 0.5 * kinetic
-        energies[2] += 0.25 * midpoint
-        energies[3] += clamped
-    return energies
+    rows: list[Any] = []
+    for decay, sums in readings:
+        share = 0.5 * decay, 0.5, 0.25, 1.0
+        if isinstance(sums, Tensor):
+            rows.append(sums * torch.tensor(share, dtype=sums.dtype, device=sums.device))
+        else:
+            rows.append([part * number for part, number in zip(share, sums, strict=True)])
+    if any(isinstance(row, Tensor) for row in rows):
+        device = next(row.device for row in rows if isinstance(row, Tensor))
+        rows = [torch.as_tensor(row, dtype=dynamics.wide_dtype(device)).to(device) for row in rows]
+        energies: list[float] = torch.stack(rows).sum(0).tolist()
+        return energies
+    return rows[0] if len(rows) == 1 else [sum(column) for column in zip(*rows, strict=True)]
 
 
 def _entries(state: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from ctld.optimizers.state import Resumable, quick_hooks
 
 Loss = Tensor | float
 
-_PLAIN = (float, int, bool, type(None))
-
 
 class Sampler(Resumable):
     """Base of the optimizers of this package; holds no algorithm.
@@ -47,8 +45,8 @@ class Sampler(Resumable):
         self._observed: list[Loss] = []
         self._ready = False
         self._checked_options = [name for name in defaults if name not in self._hidden]
-        self._passed: dict[int, list[Any]] = {}
-        self._known_movers: dict[int, Movers] = {}
+        self._passed: dict[int, list[Any] | None] = {}
+        self._known_movers = {}
         super().__init__(params, defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("there are no parameters to train; give model.parameters()")
@@ -93,10 +91,10 @@ class Sampler(Resumable):
         """Check every group whose options are others than those that passed last time."""
         for number, group in enumerate(self.param_groups):
             options = [group[name] for name in self._checked_options]
-            # A tensor may be written to in place, and NaN differs from itself: both are checked each time.
-            if self._passed.get(number) != options or not all(type(option) in _PLAIN for option in options):
+            if self._passed.get(number) != options:
                 self._check_group(group)
-                self._passed[number] = options
+                # A tensor may be written to in place: it is checked each time.
+                self._passed[number] = None if any(isinstance(option, Tensor) for option in options) else options
 
     def _movers(self) -> list[Movers]:
         """Of each group, the parameters that have a gradient."""

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks as _global_post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hooks
 
-from ctld.dynamics import momentum_dtype
+from ctld.dynamics import Movers, momentum_dtype
 from ctld.noise import GENERATOR
 
 _log = logging.getLogger("ctld")
@@ -57,6 +57,7 @@ class Resumable(Optimizer, ABC):
     _step_count = 0
     _process_group: torch.distributed.ProcessGroup | None = None
     _accepted: dict[str, Any] | None = None  # a state that is being loaded
+    _known_movers: dict[int, Movers]
     _hidden = frozenset[str]()
     """Entries of groups that are no options of the user's."""
 
@@ -203,6 +204,7 @@ class Resumable(Optimizer, ABC):
         own = {key: value for key, value in self.__dict__.items() if not key.startswith("_optimizer_")}
         # A bound method that a scheduler has put in place of `step` belongs to the original.
         own.pop("step", None)
+        own["_known_movers"] = {}  # addresses of the original's memory
         return super().__getstate__() | own
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resumable":
