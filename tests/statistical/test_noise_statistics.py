@@ -97,7 +97,7 @@ def pair_scores(x):
     """Of the pairs that one radius and one angle make: χ² of angle and radius together, and of the angle alone.
 
     As distances from their means in standard deviations, √(2·degrees of freedom); with 1023 and 63 of them χ² is near
-    enough to normal (P(χ²₆₃ > 63 + 4.5·√126) = 5e-5).
+    enough to normal (P(χ²₆₃ > 63 + 4.5·√126) = 1e-4).
     """
     first, second = x.reshape(-1, 2, 16).transpose(1, 0, 2).reshape(2, -1)
     turn = np.arctan2(second, first) / (2.0 * np.pi) % 1.0

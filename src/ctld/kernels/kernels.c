@@ -280,7 +280,9 @@ VECTORS(avx512, 64)
                 LOAD(raw, gradient + i * width);                                                                       \
                 if (momentum)                                                                                          \
                     memcpy(&old, momentum + i * sizeof(real), sizeof old);                                             \
-                move = level##_fma_##real(decay, theta, options ? raw * (real)f->sign : raw);                          \
+                move = options ? raw * (real)f->sign : raw;                                                            \
+                if (f->decay != 0) /* 0·∞ would be NaN */                                                              \
+                    move = level##_fma_##real(decay, theta, move);                                                     \
                 if (options && scale) {                                                                                \
                     Vector s;                                                                                          \
                     memcpy(&s, scale + i * sizeof(real), sizeof s);                                                    \
@@ -294,8 +296,10 @@ VECTORS(avx512, 64)
                     memcpy(&known, variance + i * sizeof(real), sizeof known);                                         \
                     fresh = (raw - before) * (raw - before) * (real)0.5;                                               \
                     change = fresh - known;                                                                            \
-                    known = weight < 0.5 ? level##_fma_##real(none + (real)weight, change, known)                      \
-                                         : level##_fma_##real(none + (real)(weight - 1), change, fresh);               \
+                    if (weight >= 0.5)                                                                                 \
+                        known = level##_fma_##real(none + (real)(weight - 1), change, fresh);                          \
+                    else if (weight > 0)                                                                               \
+                        known = level##_fma_##real(none + (real)weight, change, known);                                \
                     memcpy(previous + i * sizeof(real), &raw, sizeof raw);                                             \
                     memcpy(variance + i * sizeof(real), &known, sizeof known);                                         \
                     for (int l = 0; l < SIZE; l++) {                                                                   \
@@ -489,7 +493,7 @@ void ctld_numbers(int64_t level, int64_t noise, uint64_t seed, int64_t step, int
 }
 
 /* One step of `count` tensors, all of one type. Returns 0, or 1 if there is no memory for the sums. */
-int64_t ctld_step(int64_t level, int64_t type, int64_t parallel, Row *rows, int64_t count, const Factors *factors,
+int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64_t count, const Factors *factors,
                   int64_t noise, int64_t measured, uint64_t seed, int64_t step, Sums *total)
 {
     Keys keys;
@@ -506,7 +510,7 @@ int64_t ctld_step(int64_t level, int64_t type, int64_t parallel, Row *rows, int6
     if (!sums)
         return 1;
     Unit *const run = UNITS[level][type];
-#pragma omp parallel if (parallel && elements >= PARALLEL_FROM)
+#pragma omp parallel num_threads((int)threads) if (threads > 1 && elements >= PARALLEL_FROM)
     {
         int64_t t = 0;
 #pragma omp for schedule(static)
@@ -558,12 +562,13 @@ static int64_t odd_ones(const char *x, int64_t type, int64_t first, int64_t last
     return odd;
 }
 
-int64_t ctld_all_finite(int64_t type, int64_t parallel, const Row *rows, int64_t count)
+int64_t ctld_all_finite(int64_t type, int64_t threads, const Row *rows, int64_t count)
 {
     int64_t odd = 0, elements = 0;
     for (int64_t t = 0; t < count; t++)
         elements += rows[t].numel;
-#pragma omp parallel for schedule(static) reduction(| : odd) if (parallel && elements >= 4 * PARALLEL_FROM)
+#pragma omp parallel for schedule(static) reduction(| : odd) num_threads((int)threads)                                 \
+    if (threads > 1 && elements >= 4 * PARALLEL_FROM)
     for (int64_t chunk = 0; chunk < (elements + UNIT - 1) / UNIT; chunk++) {
         int64_t first = chunk * UNIT, last = first + UNIT;
         for (int64_t t = 0; t < count && last > 0; first -= rows[t].numel, last -= rows[t].numel, t++)

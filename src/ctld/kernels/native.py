@@ -67,12 +67,15 @@ class Library:
         self._all_finite.restype = _Integer
         self.level = int(library.ctld_best_level())
         """Which of LEVELS runs: the best that the processor has. The numbers are the same with any."""
-        self.parallel = 1
+        self._forked = False
         # OpenMP's threads do not survive a fork, and a child that asks for them hangs.
         os.register_at_fork(after_in_child=self._forget_threads)
 
     def _forget_threads(self) -> None:
-        self.parallel = 0
+        self._forked = True
+
+    def _threads(self) -> int:
+        return 1 if self._forked else torch.get_num_threads()
 
     def numbers(self, kind: str, seed: int, step: int, stream: int, offset: int, numel: int) -> Tensor:
         """Elements `offset` to `offset + numel` of a stream, in float32."""
@@ -83,7 +86,7 @@ class Library:
 
     def all_finite(self, dtype: torch.dtype, rows: "array[int]") -> bool:
         """Whether the gradients of the rows hold neither NaN nor inf."""
-        return bool(self._all_finite(TYPES[dtype].number, self.parallel, _address(rows), len(rows) // COLUMNS))
+        return bool(self._all_finite(TYPES[dtype].number, self._threads(), _address(rows), len(rows) // COLUMNS))
 
     def step(
         self,
@@ -98,7 +101,7 @@ class Library:
         """One step of parameters of one dtype; kernels.c says what rows, factors and the sums returned are."""
         numbers, sums = array("d", factors), array("d", (0.0, 0.0, 0.0, 0.0))
         failed = self._step(
-            self.level, TYPES[dtype].number, self.parallel, _address(rows), len(rows) // COLUMNS, _address(numbers),
+            self.level, TYPES[dtype].number, self._threads(), _address(rows), len(rows) // COLUMNS, _address(numbers),
             KINDS[kind], measure, seed, step, _address(sums),
         )  # fmt: skip
         if failed:

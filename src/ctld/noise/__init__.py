@@ -96,7 +96,7 @@ def slow_numbers(
         block = torch.arange(start * blocks_per_group, stop * blocks_per_group, device=device)
         made.append(transform(words(seed, step, stream, block)))
     skip = offset - GROUP * first
-    return torch.cat(made)[skip : skip + numel]
+    return torch.cat(made)[skip : skip + numel] if numel else torch.empty(0, device=device)
 
 
 def words(seed: int, step: int, stream: int, block: Tensor) -> Tensor:

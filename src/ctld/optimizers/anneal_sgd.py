@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import annealed_variance
 

@@ -13,7 +13,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from ctld import dynamics
 from ctld.checks import NonFiniteError, integer, real
 from ctld.compensation import LossVariance, initial_state
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.sampler import Loss, Sampler
@@ -199,14 +199,9 @@ class CTLD(Sampler):
                 self._fine_tune(group, movers)
             self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
         elif observed:
-            ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
             everything = self._movers()
-            mean_loss = self._checked_loss(observed, everything if self.check_gradients else [])
-            if not math.isfinite(self.num_data * mean_loss / self._temperature):
-                raise NonFiniteError(
-                    f"N/T times the loss of {mean_loss:g} overflows; the step was refused: check the loss"
-                )
-            self._explore(mean_loss, everything, ratio)
+            verdict = self._verdict(observed, everything if self.check_gradients else [])
+            self._explore(verdict, everything)
         elif all(float(group["lr"]) == 0 for group in self.param_groups):
             return result  # a checkpointer's dry run
         else:
@@ -217,20 +212,35 @@ class CTLD(Sampler):
         self._step_count += 1
         return result
 
-    def _explore(self, mean_loss: float, everything: list[Movers], ratio: float) -> None:
+    def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers]) -> None:
+        """One step of exploration. What a device has found out is read once, at the end, if its kernels can refuse a step."""
+        refused = None
+        if isinstance(verdict, Tensor):
+            if all(movers.refusable for movers in everything) and not self.noise_compensation:
+                refused = ~(verdict[0] * (self.num_data / self._temperature)).isfinite() | (verdict[1] > 0)
+            else:
+                verdict = verdict.tolist()
+        mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
+        ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
         readings, dimensions, resting = [], 0, True
         for group, movers in zip(self.param_groups, everything, strict=True):
             if not group["explore"]:
-                self._fine_tune(group, movers)
+                self._fine_tune(group, movers, refused)
                 continue
-            readings.append((float(group["weight_decay"]), self._langevin_step(group, movers, ratio)))
+            readings.append((float(group["weight_decay"]), self._langevin_step(group, movers, ratio, refused)))
             if float(group["lr"]) > 0:
                 resting = False
                 dimensions += movers.numel
+        energies = _energies(readings)
+        if refused is not None:
+            numbers: list[float] = torch.cat(
+                (torch.as_tensor(verdict), torch.as_tensor(energies).to(refused.device))
+            ).tolist()
+            mean_loss, energies = self._accepted_loss(numbers[:3]), numbers[3:]
         if resting:
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
-        prior, kinetic, midpoint, clamped = _energies(readings)
+        prior, kinetic, midpoint, clamped = energies.tolist() if isinstance(energies, Tensor) else energies
         self._clamped += int(clamped)
         self._compensated += dimensions if self.noise_compensation else 0
         potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
@@ -250,7 +260,15 @@ class CTLD(Sampler):
             alpha_force=alpha_force,
         )
 
-    def _langevin_step(self, group: dict[str, Any], movers: Movers, ratio: float) -> dynamics.Sums:
+    def _accepted_loss(self, verdict: Sequence[float]) -> float:
+        mean_loss = self._mean_loss(verdict)
+        if not math.isfinite(self.num_data * mean_loss / self._temperature):
+            raise NonFiniteError(f"N/T times the loss of {mean_loss:g} overflows; the step was refused: check the loss")
+        return mean_loss
+
+    def _langevin_step(
+        self, group: dict[str, Any], movers: Movers, ratio: float, refused: Tensor | None
+    ) -> dynamics.Sums:
         """Kick, thermostat and drift of one group, and the sums from which its energies come; at lr = 0 it rests.
 
         A group at rest has its share in the energy, not in the mid-step square.
@@ -271,6 +289,7 @@ class CTLD(Sampler):
             decay=float(group["weight_decay"]),
             ascend=group["maximize"],
             measure=True,
+            refused=refused,
         )
 
     def _advance_tempering(self, hamiltonian: float, mean_loss: float) -> float:
@@ -280,7 +299,7 @@ class CTLD(Sampler):
         variance = self._loss_variance.update(mean_loss) * (self.num_data / self._temperature) ** 2
         return self.tempering.advance(hamiltonian, epsilon, hamiltonian_variance=variance)  # type: ignore[call-arg]
 
-    def _fine_tune(self, group: dict[str, Any], movers: Movers) -> None:
+    def _fine_tune(self, group: dict[str, Any], movers: Movers, refused: Tensor | None = None) -> None:
         """SGD with momentum, as `torch.optim.SGD` does it, to the last bit."""
         lr = float(group["lr"])
         self._set_units(group, langevin=False, lr=lr)
@@ -291,6 +310,7 @@ class CTLD(Sampler):
             stride=-lr,
             decay=float(group["weight_decay"]),
             ascend=group["maximize"],
+            refused=refused,
         )
 
     def _set_units(self, group: dict[str, Any], *, langevin: bool, lr: float) -> None:
@@ -398,23 +418,19 @@ class CTLD(Sampler):
         self.last = None
 
 
-def _energies(readings: list[tuple[float, dynamics.Sums]]) -> list[float]:
-    """Prior and kinetic energy and the mid-step square, per unit of N, and the clamped variances, of all groups together.
-
-    One read from the device, if there is one to read from.
-    """
+def _energies(readings: list[tuple[float, dynamics.Sums]]) -> Sequence[float] | Tensor:
+    """Prior and kinetic energy and the mid-step square, per unit of N, and the clamped variances, of all groups together."""
     rows: list[Any] = []
     for decay, sums in readings:
         share = 0.5 * decay, 0.5, 0.25, 1.0
         if isinstance(sums, Tensor):
-            rows.append(sums * torch.tensor(share, dtype=sums.dtype, device=sums.device))
+            rows.append(sums * torch.tensor(share, dtype=sums.dtype).to(sums.device, non_blocking=True))
         else:
             rows.append([part * number for part, number in zip(share, sums, strict=True)])
-    if any(isinstance(row, Tensor) for row in rows):
-        device = next(row.device for row in rows if isinstance(row, Tensor))
-        rows = [torch.as_tensor(row, dtype=dynamics.wide_dtype(device)).to(device) for row in rows]
-        energies: list[float] = torch.stack(rows).sum(0).tolist()
-        return energies
+    device = next((row.device for row in rows if isinstance(row, Tensor)), None)
+    if device is not None:
+        dtype = dynamics.wide_dtype(device)
+        return torch.stack([torch.as_tensor(row, dtype=dtype).to(device, dtype) for row in rows]).sum(0)
     return rows[0] if len(rows) == 1 else [sum(column) for column in zip(*rows, strict=True)]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import real
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.optimizers.sampler import GroupwiseSampler
 
 

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import NonFiniteError, integer, real
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
 from ctld.optimizers.parameters import check_parameters
 from ctld.optimizers.state import Resumable, quick_hooks
@@ -164,23 +164,25 @@ class Sampler(Resumable):
             raise
         return loss if returned is None else returned
 
-    def _checked_loss(self, observed: list[Loss], movers: list[Movers]) -> float:
-        """The loss averaged over ranks, if it and the gradients are finite; one read from the device at most.
+    def _verdict(self, observed: list[Loss], movers: list[Movers]) -> Sequence[float] | Tensor:
+        """Sums over the ranks of the loss, of those that see a gradient that is not finite, and of one; maybe on the device.
 
-        Whether to refuse is decided in the same reduction, so that all ranks decide alike.
+        Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike.
         """
         found = [group.finite() for group in movers]
-        on_host = not any(isinstance(value, Tensor) for value in (*observed, *found))
-        if on_host and not distributed():
-            total, odd_ranks, ranks = float(sum(observed)), 0.0 if all(found) else 1.0, 1.0
-        else:
-            device = self._device()
-            dtype = dynamics.wide_dtype(device)
-            terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
-            odd = [torch.as_tensor(finite).to(device).logical_not() for finite in found]
-            loss = torch.stack(terms).sum()
-            refused = torch.stack(odd).any().to(dtype) if odd else torch.zeros_like(loss)
-            total, odd_ranks, ranks = self._sum_over_ranks(torch.stack((loss, refused, torch.ones_like(loss))))
+        if not distributed() and not any(isinstance(value, Tensor) for value in (*observed, *found)):
+            return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0
+        device = self._device()
+        dtype = dynamics.wide_dtype(device)
+        terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
+        odd = [torch.as_tensor(finite).to(device).logical_not() for finite in found]
+        loss = torch.stack(terms).sum()
+        refused = torch.stack(odd).any().to(dtype) if odd else torch.zeros_like(loss)
+        return self._summed_over_ranks(torch.stack((loss, refused, torch.ones_like(loss))))
+
+    def _mean_loss(self, verdict: Sequence[float]) -> float:
+        """The mean loss, or the reason why the step is refused."""
+        total, odd_ranks, ranks = verdict
         if not math.isfinite(total):
             raise NonFiniteError(
                 f"the loss is {total / ranks}; the step was refused and nothing has changed. Skip the batch, or lower "
@@ -191,11 +193,8 @@ class Sampler(Resumable):
         return total / ranks
 
     def _refuse_non_finite_gradients(self) -> None:
-        """Raise unless only the norm has overflowed."""
+        """Say where they are."""
         found = [(index, parameter) for index, _, parameter in self._enumerate() if not _finite(parameter.grad)]
-        (elsewhere,) = self._sum_over_ranks(torch.tensor([float(len(found))], device=self._device()))
-        if not elsewhere:
-            return
         where = "another rank's gradients have"
         if found:
             index, parameter = found[0]
@@ -209,11 +208,10 @@ class Sampler(Resumable):
             "lower lr, if it happens again"
         )
 
-    def _sum_over_ranks(self, numbers: Tensor) -> list[float]:
+    def _summed_over_ranks(self, numbers: Tensor) -> Tensor:
         if distributed():
             torch.distributed.all_reduce(numbers, group=self._process_group)
-        summed: list[float] = numbers.tolist()
-        return summed
+        return numbers
 
     def _check_state(self, candidate: dict[str, Any]) -> None:
         super()._check_state(candidate)

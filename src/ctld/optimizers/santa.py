@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import integer, real
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import Schedule, polynomial_growth, schedule
 

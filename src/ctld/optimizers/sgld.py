@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ctld import schedules
 from ctld.checks import real
-from ctld.dynamics import Movers
+from ctld.movers import Movers
 from ctld.optimizers.sampler import GroupwiseSampler
 from ctld.schedules import Schedule, constant
 

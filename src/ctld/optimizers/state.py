@@ -21,7 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks as _global_post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hooks
 
-from ctld.dynamics import Movers, momentum_dtype
+from ctld.dynamics import momentum_dtype
+from ctld.movers import Movers
 from ctld.noise import GENERATOR
 
 _log = logging.getLogger("ctld")

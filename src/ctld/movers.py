@@ -1,0 +1,359 @@
+"""Whole steps of lists of tensors.
+
+    ∇ = ±∇loss + decay·θ,     p ← retain·p + impulse·s∇ + deviation·√s·ε,     θ ← θ + stride·p
+
+`Movers.advance` does that, in one pass over memory where there is a kernel for the tensors (`ctld.kernels`), and by torch,
+sub-step by sub-step (`ctld.dynamics`), for the others. s is a scale for each element, if there are scales; without momenta p
+starts from zero at each step.
+"""
+
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+from torch.nn import Parameter
+
+from ctld.compensation import MEMORY, compensated_deviation
+from ctld.dynamics import (
+    Compensation,
+    Noise,
+    Sums,
+    drift,
+    kick,
+    momentum_dtype,
+    square_norm,
+    thermostat,
+    total_gradients,
+)
+from ctld.kernels import cuda, native
+
+
+class Movers:
+    """Those of some parameters that have a gradient, ready to take a step together.
+
+    Parameters
+    ----------
+    candidates : list of tensors
+        The parameters.
+    state : mapping
+        The state of each: `momentum_buffer` is the momentum. Without it a step forgets the one before.
+    first_stream : int
+        Of the noise; the candidates have consecutive ones.
+    """
+
+    def __init__(self, candidates: list[Tensor], state: Mapping[Tensor, dict[str, Any]], first_stream: int) -> None:
+        self.parameters: list[Tensor] = []
+        self.streams: list[int] = []
+        self.momenta: list[Tensor] | None = []
+        self.scales: list[Tensor] | None = None
+        self.compensation: Compensation | None = None
+        self._state, self._first_stream = state, first_stream
+        self._candidates = list(candidates)
+        self._followers: list[tuple[Tensor, Tensor | None, int]] = []
+        """Of each candidate: itself, its momentum, and the place of its row, or −1 if it has no gradient."""
+        self._others: list[int] = []
+        """Places of the tensors for which there is no kernel."""
+        self._on_gpu: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        """Places of those that go by Triton."""
+        self._rows: list[tuple[torch.dtype, int]] = []
+        """In which table, and where in it, each of the others has its row."""
+        tables: dict[torch.dtype, list[int]] = {}
+        for stream, parameter in enumerate(candidates, first_stream):
+            gradient = parameter.grad
+            if gradient is None:
+                self._followers.append((parameter, None, -1))
+                continue
+            if gradient.layout != torch.strided:
+                raise ValueError(
+                    f"a gradient is sparse ({gradient.layout}): noise reaches every element of a parameter; give dense "
+                    "gradients (nn.Embedding(sparse=False))"
+                )
+            momentum = state[parameter].get("momentum_buffer")
+            self.parameters.append(parameter)
+            self.streams.append(stream)
+            if momentum is None:
+                self.momenta = None
+            elif self.momenta is not None:
+                self.momenta.append(momentum)
+            if not _plain(parameter, gradient, momentum):
+                self._others.append(len(self.parameters) - 1)
+                continue
+            if parameter.is_cuda:
+                self._on_gpu.setdefault((parameter.device, parameter.dtype), []).append(len(self.parameters) - 1)
+                continue
+            table = tables.setdefault(parameter.dtype, [])
+            self._rows.append((parameter.dtype, len(table)))
+            self._followers.append((parameter, momentum, len(table)))
+            own = 0 if momentum is None else momentum.data_ptr()
+            table += [parameter.data_ptr(), gradient.data_ptr(), own, 0, 0, 0, parameter.numel(), 0, stream, 0, 0]
+        self._tables = {dtype: array("q", rows) for dtype, rows in tables.items()}
+        self.numel = sum(parameter.numel() for parameter in self.parameters)
+        """How many elements move."""
+
+    def follow(self, candidates: list[Tensor], state: Mapping[Tensor, dict[str, Any]]) -> bool:
+        """Take over this step's gradients, if nothing else has changed since the last; else return False.
+
+        The constructor's checks cost more than a step of ten thousand parameters. These are the ones that can turn out
+        otherwise for tensors that passed them.
+        """
+        if (
+            self._others
+            or self._on_gpu
+            or len(self._tables) != 1
+            or self.scales
+            or self.compensation
+            or len(candidates) != len(self._followers)
+        ):
+            return False
+        ((dtype, rows),) = self._tables.items()
+        self._state = state  # a loaded one is a new object
+        for candidate, (parameter, momentum, row) in zip(candidates, self._followers, strict=True):
+            gradient: Any = candidate.grad
+            if row < 0:
+                if gradient is None and candidate is parameter:
+                    continue
+                return False
+            if (
+                gradient is None
+                or candidate is not parameter
+                or parameter.data_ptr() != rows[row]
+                or parameter.numel() != rows[row + 6]
+                or not parameter.is_contiguous()
+                or (momentum is not None and state[parameter]["momentum_buffer"].data_ptr() != rows[row + 2])
+                or gradient.dtype is not dtype
+                or gradient.numel() != rows[row + 6]
+                or type(gradient) is not Tensor
+                or not gradient.is_contiguous()
+                or gradient.is_neg()
+            ):
+                return False
+            rows[row + 1] = address = gradient.data_ptr()
+            if not address and rows[row + 6]:
+                return False
+        return True
+
+    def scale(self, scales: list[Tensor]) -> None:
+        """Give each element its s, of the dtype of the momenta."""
+        # Of the momenta's dtype and in one piece, as the kernels want them; a tensor that is so is left as it is.
+        dtypes = [momentum_dtype(parameter) for parameter in self.parameters]
+        self.scales = [scale.to(dtype).contiguous() for scale, dtype in zip(scales, dtypes, strict=True)]
+        for tensor, (dtype, row) in self._with_kernel(self.scales):
+            self._tables[dtype][row + 3] = tensor.data_ptr()
+
+    def compensate(self, compensation: Compensation) -> None:
+        """Inject less noise by what the minibatches bring in, in place of a common deviation."""
+        self.compensation = compensation
+        for parameter, (dtype, row) in self._with_kernel(self.parameters):
+            state, rows = self._state[parameter], self._tables[dtype]
+            buffers = [state["previous_gradient"], state["gradient_variance"]]
+            if not all(_fits(buffer, parameter) for buffer in buffers):
+                self._others, self._rows, self._tables, self._on_gpu = list(range(len(self.parameters))), [], {}, {}
+                return
+            rows[row + 4], rows[row + 5] = (buffer.data_ptr() for buffer in buffers)
+            seen = state["gradients_seen"]
+            rows[row + 10] = native.bits(1.0 / min(seen, MEMORY) if seen else 0.0)
+
+    def _with_kernel(self, tensors: list[Tensor]) -> Iterator[tuple[Tensor, tuple[torch.dtype, int]]]:
+        others = {*self._others, *(place for places in self._on_gpu.values() for place in places)}
+        return zip((tensor for place, tensor in enumerate(tensors) if place not in others), self._rows, strict=True)
+
+    def rest(self) -> Sums:
+        """The sums of a step that is not taken; none before it, so no mid-step momentum."""
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        prior, kinetic = square_norm(self.parameters, device), square_norm(self.momenta or [], device)
+        return torch.stack((prior, kinetic, torch.zeros_like(prior), torch.zeros_like(prior)))
+
+    def finite(self) -> Tensor | bool:
+        """Whether no gradient has an element that is NaN or inf; left on the device if it was found there."""
+        library: Any = native.stepper()
+        for dtype, rows in self._tables.items():
+            if not library.all_finite(dtype, rows):
+                return False
+        places = [*self._others, *(place for places in self._on_gpu.values() for place in places)]
+        gradients: list[Any] = [self.parameters[place].grad for place in places if self.parameters[place].numel()]
+        if not gradients:
+            return True
+        norms = torch._foreach_norm(gradients, math.inf)  # the one norm that cannot overflow
+        return torch.stack([norm.to(norms[0].device, torch.float32) for norm in norms]).isfinite().all()
+
+    @property
+    def refusable(self) -> bool:
+        """Whether `refused` is heeded: by the kernels of GPUs only, where looking at it first would mean to wait."""
+        return not self._tables and not self._others
+
+    def advance(
+        self,
+        source: Noise | None,
+        *,
+        retain: float,
+        impulse: float,
+        stride: float,
+        deviation: float = 0.0,
+        decay: float = 0.0,
+        ascend: bool = False,
+        measure: bool = False,
+        refused: Tensor | None = None,
+    ) -> Sums:
+        """One step; `source` None is one without noise. Returns the sums that are wanted if `measure`.
+
+        `refused`, on the device: whether nothing is to change after all.
+        """
+        sums: Sums = (0.0, 0.0, 0.0, 0.0)
+        factors = [retain, impulse, deviation, stride, decay, -1.0 if ascend else 1.0, 0.0, 0.0]
+        if self.compensation is not None:
+            factors[6:] = self.compensation.variance, self.compensation.lr
+        for dtype, rows in self._tables.items():
+            library: Any = native.stepper()
+            named = (None, 0, 0) if source is None else (source.kind, source.seed, source.step)
+            made = library.step(dtype, rows, factors, *named, measure)
+            increment_version(self.parameters)  # as torch's own writes do: autograd must know
+            sums = made if len(self._tables) == 1 else _added(sums, made)
+        for places in self._on_gpu.values():
+            rest = self._advance_on_gpu(places, source, factors, measure, refused)
+            sums = rest + _on(rest, sums)
+        if self._others:
+            rest = self._advance_others(
+                source,
+                retain=retain,
+                impulse=impulse,
+                stride=stride,
+                deviation=deviation,
+                decay=decay,
+                ascend=ascend,
+                measure=measure,
+            )
+            sums = rest + _on(rest, sums)
+        if self.compensation is not None:
+            for parameter in self.parameters:
+                self._state[parameter]["gradients_seen"] += 1
+        return sums
+
+    def _advance_on_gpu(
+        self, places: list[int], source: Noise | None, factors: list[float], measure: bool, refused: Tensor | None
+    ) -> Tensor:
+        """By Triton: tensors of one dtype on one device; those whose gradients have been seen equally often together."""
+        retain, impulse, deviation, stride, decay, sign, variance, share = factors
+        alike: dict[int, list[int]] = {}
+        for place in places:
+            seen = self._state[self.parameters[place]]["gradients_seen"] if self.compensation is not None else 0
+            alike.setdefault(seen, []).append(place)
+        totals = []
+        for seen, chosen in alike.items():
+            parameters = [self.parameters[place] for place in chosen]
+            buffers: Any = [None, None]
+            if self.compensation is not None:
+                names = "previous_gradient", "gradient_variance"
+                buffers = [[self._state[parameter][name] for parameter in parameters] for name in names]
+            made = cuda.advance(
+                parameters,
+                None if self.momenta is None else [self.momenta[place] for place in chosen],
+                [self.streams[place] for place in chosen],
+                *((None, 0, 0) if source is None else (source.kind, source.seed, source.step)),
+                retain=retain,
+                impulse=impulse,
+                deviation=deviation,
+                stride=stride,
+                decay=decay,
+                ascend=sign < 0,
+                scales=None if self.scales is None else [self.scales[place] for place in chosen],
+                previous_gradients=buffers[0],
+                gradient_variances=buffers[1],
+                variance=variance,
+                gradient_share=share,
+                memory=1.0 / min(seen, MEMORY) if seen else 0.0,
+                measure=measure,
+                refused=refused,
+            )
+            increment_version(parameters)
+            totals.append(made)
+        return torch.stack(totals).sum(0)
+
+    @torch.no_grad()
+    def _advance_others(
+        self,
+        source: Noise | None,
+        *,
+        retain: float,
+        impulse: float,
+        stride: float,
+        deviation: float,
+        decay: float,
+        ascend: bool,
+        measure: bool,
+    ) -> Tensor:
+        """By torch, operation by operation."""
+        parameters = [self.parameters[place] for place in self._others]
+        device = parameters[0].device
+        totals = total_gradients(parameters, decay=decay, ascend=ascend)
+        if self.momenta is None:
+            momenta = [torch.zeros_like(total) for total in totals]
+        else:
+            momenta = [self.momenta[place] for place in self._others]
+        prior = square_norm(parameters if measure and decay else [], device)
+        before = [p.clone() for p in momenta] if measure else []
+        scales = None if self.scales is None else [self.scales[place] for place in self._others]
+        if scales is not None:
+            totals = list(torch._foreach_mul(totals, scales))
+        kick(momenta, totals, retain=retain, impulse=impulse)
+        clamped = torch.zeros_like(prior)
+        for number, place in enumerate(self._others if source is not None else []):
+            spread: float | Tensor = deviation
+            if scales is not None:
+                spread = scales[number].sqrt().mul_(deviation)
+            if self.compensation is not None:
+                spread, count = compensated_deviation(
+                    self._state[parameters[number]],
+                    parameters[number],
+                    lr=self.compensation.lr,
+                    variance=self.compensation.variance,
+                )
+                clamped += count.to(device)
+            assert source is not None
+            thermostat(momenta[number], source.like(momenta[number], self.streams[place]), deviation=spread)
+        drift(parameters, momenta, step=stride)
+        if not measure:
+            return torch.stack((prior, prior, prior, clamped))
+        kinetic = square_norm(momenta, device)
+        torch._foreach_add_(before, momenta)
+        return torch.stack((prior, kinetic, square_norm(before, device), clamped))
+
+
+def _on(like: Tensor, sums: Any) -> Tensor:
+    """Sums as a tensor, where another one is."""
+    return torch.as_tensor(sums, dtype=like.dtype).to(like.device, non_blocking=True)
+
+
+def _added(a: Any, b: Any) -> Any:
+    return tuple(x + y for x, y in zip(a, b, strict=True))
+
+
+def _plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
+    """Whether there is a kernel that can take it: in one piece, of a dtype that they know, and no subclass of a tensor."""
+    dtype = parameter.dtype
+    return (
+        ((parameter.is_cpu and native.stepper() is not None) or (parameter.is_cuda and cuda.available()))
+        and dtype in native.TYPES
+        and gradient.dtype is dtype
+        and (type(parameter) is Parameter or type(parameter) is Tensor)
+        and type(gradient) is Tensor
+        and gradient.shape == parameter.shape
+        and (gradient.data_ptr() != 0 or not gradient.numel())  # torch has tensors of zeros that are nowhere in memory
+        and parameter.is_contiguous()
+        and gradient.is_contiguous()
+        and not gradient.is_neg()
+        and (momentum is None or _fits(momentum, parameter))
+    )
+
+
+def _fits(buffer: Tensor, parameter: Tensor) -> bool:
+    """Whether the kernels can take a buffer of an optimizer for a parameter that they can take."""
+    return (
+        buffer.device == parameter.device
+        and buffer.dtype is native.TYPES[parameter.dtype].momentum
+        and buffer.shape == parameter.shape
+        and buffer.is_contiguous()
+    )

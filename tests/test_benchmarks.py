@@ -1,0 +1,215 @@
+"""The benchmarks: each runs, at tiny sizes, and README.md has the numbers of the stored results."""
+
+import json
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # benchmarks is a folder of scripts, not installed
+
+from benchmarks import choices, document, end_to_end, memory, noise, steps, stored, timing  # noqa: E402
+
+from ctld.kernels import native  # noqa: E402
+
+RESULTS = sorted(path.stem for path in stored.FOLDER.glob("*.json"))
+README = document.README.read_text(encoding="utf-8")
+
+
+@pytest.fixture(autouse=True)
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+class Fixed(timing.Contender):
+    """Takes the seconds that it is told to take."""
+
+    def __init__(self, seconds, **options):
+        super().__init__(**options)
+        self.planned, self.runs = seconds, []
+
+    def run(self, steps):
+        self.runs.append(steps)
+        return self.planned
+
+
+# ---- timing ----
+
+
+def test_everyone_takes_turns_and_is_divided_by_the_reference():
+    reference, slow, rare = Fixed(0.001), Fixed(0.003), Fixed(0.002, every=3)
+    assert timing.interleave([reference, slow, rare], rounds=7, block_seconds=0.006) == 7
+    assert list(slow.seconds) == list(range(7))
+    assert list(rare.seconds) == [0, 3, 6]
+    assert reference.runs[-1] == 6
+    assert slow.runs[-1] == 2
+    found = timing.summary(rare, reference)
+    assert found["rounds"] == 3
+    assert found["relative"] == {"lower": 2.0, "median": 2.0, "upper": 2.0}
+
+
+def test_a_budget_ends_it():
+    assert timing.interleave([Fixed(1e-3)], budget=0.0) == timing.FEWEST_ROUNDS
+    with pytest.raises(ValueError, match="rounds or a budget"):
+        timing.interleave([Fixed(1e-3)])
+
+
+def test_disturbed_rounds_do_not_count_if_there_are_enough_others():
+    reference, other = Fixed(1.0), Fixed(1.0)
+    for number in range(8):
+        disturbed = number >= 5
+        reference.seconds[number], reference.waiting[number] = (9.0, 0.5) if disturbed else (1.0, 0.0)
+        other.seconds[number], other.waiting[number] = 2.0, 0.0
+    assert timing.summary(other, reference)["interval"] == {"low": 2.0, "median": 2.0, "high": 2.0}
+    reference.waiting[0] = 0.5
+    assert timing.summary(other, reference)["rounds"] == 8
+
+
+def test_the_interval_of_the_median_covers_it_as_often_as_it_says():
+    """2,000 samples of 37: a standard error of 0.5 %, and the law of order statistics says 95.3 %."""
+    source = random.Random(0)
+    covered = 0
+    for _ in range(2000):
+        interval = timing.median_interval([source.expovariate(1.0) for _ in range(37)])
+        covered += interval["low"] <= 0.693147 <= interval["high"]
+    assert 0.935 < covered / 2000 < 0.97
+    assert timing.median_interval([3.0, 1.0, 2.0]) == {"low": 1.0, "median": 2.0, "high": 3.0}
+
+
+def test_verdicts():
+    interval = {"low": 0.9, "median": 1.0, "high": 1.1}
+    assert [timing.verdict(interval, target) for target in (0.8, 1.0, 1.1)] == ["not met", "undecided", "met"]
+
+
+# ---- each benchmark ----
+
+
+def test_steps():
+    torch.set_num_threads(1)
+    made = steps.measure("tiny", (8, 6, 4, 3), rounds=2, steps=2)
+    names = [row["name"] for row in made["rows"]]
+    assert names[0] == choices.FUSED_SGD.name
+    assert set(steps.TARGETS) <= set(names)
+    assert {"sghmc", "santa", "csghmc"} <= set(names)
+    assert made["tensors"] == 6
+    assert all(row["relative"]["median"] > 0 for row in made["rows"])
+    assert {row["name"] for row in made["rows"] if "gigabytes_per_second" in row} == set(steps.STREAMED)
+    assert set(made["peers"]) == {"posteriors", "torch_sgld"}
+
+
+def test_sizes_are_those_of_the_targets():
+    counts = [sum(p.numel() for p in steps.given(widths)) for widths in list(steps.SIZES.values())[:3]]
+    assert counts == pytest.approx([10_000, 250_000, 1_600_000], rel=0.1)
+    inputs, first, second, outputs = steps.SIZES["25M"]
+    assert inputs * first + first * second + second * outputs == pytest.approx(25e6, rel=0.1)
+    assert all(len(targets) == len(steps.SIZES) for targets in steps.TARGETS.values())
+
+
+@pytest.mark.parametrize("name", end_to_end.NETWORKS)
+def test_end_to_end(name):
+    torch.set_num_threads(1)
+    build = end_to_end.NETWORKS[name]
+    made = end_to_end.measure(name, lambda: build(batch=2), rounds=1, steps=1)
+    judged = [row["name"] for row in made["rows"] if "verdict" in row]
+    assert judged == list(end_to_end.JUDGED)
+    assert {"rmsprop", "adam", "adadelta", "sgld"} < {row["name"] for row in made["rows"]}
+
+
+def test_the_noise_is_not_flagged_and_its_twins_are(monkeypatch):
+    torch.set_num_threads(1)
+    monkeypatch.setattr(noise, "CHUNK", 1 << 18)
+    samples = noise.examine(2)
+    kinds = ["gaussian", "three_point", "words"]
+    assert [name for name, found in samples.items() if not found["flagged"]] == kinds
+    assert len(samples) == 2 * len(kinds)
+    assert samples["gaussian"]["samples"] == 2 * noise.CHUNK
+
+
+def test_noise_that_repeats_itself_is_flagged():
+    """A second twin, right in its distribution: every other number is that of a fixed step, as if the step were not used."""
+    torch.set_num_threads(1)
+    make = noise.numbers_of("gaussian")
+
+    def stuck(seed, step, stream, count):
+        made = make(seed, step, stream, count)
+        made[::2] = make(seed, 0, stream, count)[::2]
+        return made
+
+    found = noise.examine_numbers("gaussian", stuck, 2)
+    assert found["flagged"]
+    assert found["p"]["next step"] < 1e-20
+
+
+def test_p_values_of_known_statistics():
+    tests = noise.Tests()
+    tests.normal("two", 1.959964)
+    tests.chi_square("one", 3.841459, 1)
+    tests.chi_square("many", 65535.0, 65535)
+    tests.poisson("few", 3, 3.0)
+    assert tests.p["two"] == pytest.approx(0.05, rel=1e-5)
+    assert tests.p["one"] == pytest.approx(0.05, rel=1e-5)
+    assert tests.p["many"] == pytest.approx(0.5, abs=0.01)
+    assert tests.p["few"] == 1.0
+
+
+def test_time_of_numbers_leaves_the_kernels_as_they_were():
+    torch.set_num_threads(1)
+    level = native.load().level if native.load() else None
+    names = [row["name"] for row in noise.time_numbers(rounds=1, steps=1)]
+    assert names[0] == "torch.randn"
+    assert (native.load().level if native.load() else None) == level
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+def test_memory():
+    found = memory.weigh_apart(choices.FINE_TUNING.name, (500, 2000, 100))
+    assert found["parameters"] == 500 * 2000 + 2000 + 2000 * 100 + 100
+    assert found["state"] == pytest.approx(4 * found["parameters"], abs=10_000)
+    assert found["held"] == pytest.approx(4 * found["parameters"], rel=0.1)
+
+
+def test_bytes_per_parameter_and_the_constant():
+    few, many = (
+        {"parameters": n, "state": 4 * n, "held": 4 * n + 10**6, "during_step": extra * n, "while_made": 0}
+        for n, extra in ((1000, 1), (2000, 1))
+    )
+    row = memory._line(choices.GAUSSIAN.name, few, many)
+    assert row["held"] == {"bytes_per_parameter": 4.0, "constant_megabytes": 1.0}
+    assert row["during_step"] == {"bytes_per_parameter": 1.0, "constant_megabytes": 0.0}
+    assert row["verdict"] == "not met"
+
+
+# ---- what is stored ----
+
+
+def test_the_document_is_the_stored_results():
+    """After a new run that was not by `python -m benchmarks`: `python -m benchmarks --document`."""
+    assert document.rendered(README) == README
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_stored_result_says_where_it_is_from_and_nothing_of_the_machine_but_its_kind(name):
+    text = (stored.FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    result = json.loads(text)
+    assert result["command"].startswith("python ")
+    assert not re.search(r"/(home|root|tmp|work|usr)/", text)
+    if name != "methods":
+        assert set(result["machine"]) == {*stored.machine(), "load_after"}
+        assert re.fullmatch(r"[0-9a-f]{40}\+?", result["commit"] or "0" * 40)
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", README):
+        assert (document.README.parent / target).exists(), target
+
+
+def test_every_benchmark_is_in_the_document():
+    scripts = {path.name for path in document.README.parent.glob("*.py")}
+    scripts -= {"__init__.py", "__main__.py", "document.py", "stored.py", "choices.py"}
+    assert scripts <= set(re.findall(r"\]\((\w+\.py)\)", README))
