@@ -24,9 +24,10 @@ types: .venv/test.stamp
 quick: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
-# Beside other people's implementations: posteriors, and optax, which brings jax (400 MB more, hence not in `make test`).
+# Beside other people's implementations, posteriors and optax, which brings jax; and the kernel for GPUs in Triton's
+# interpreter. 1.1 GB more, hence not in `make test`.
 crosscheck: .venv/crosscheck.stamp
-	$(BIN)/python -m pytest -n auto tests/crosschecks
+	$(BIN)/python -m pytest -n auto tests/crosschecks tests/kernels/test_cuda*.py
 
 # Time and memory of every method beside SGD; the result goes into docs/methods.md.
 bench: .venv/test.stamp

@@ -31,6 +31,8 @@ from ctld.dynamics import (
 )
 from ctld.kernels import cuda, native
 
+NONE = (0.0, 0.0, 0.0, 0.0)
+
 
 class Movers:
     """Those of some parameters that have a gradient, ready to take a step together.
@@ -82,7 +84,7 @@ class Movers:
             if not _plain(parameter, gradient, momentum):
                 self._others.append(len(self.parameters) - 1)
                 continue
-            if parameter.is_cuda:
+            if _on_gpu(parameter):
                 self._on_gpu.setdefault((parameter.device, parameter.dtype), []).append(len(self.parameters) - 1)
                 continue
             table = tables.setdefault(parameter.dtype, [])
@@ -202,7 +204,7 @@ class Movers:
 
         `refused`, on the device: whether nothing is to change after all.
         """
-        sums: Sums = (0.0, 0.0, 0.0, 0.0)
+        sums: Sums = NONE
         factors = [retain, impulse, deviation, stride, decay, -1.0 if ascend else 1.0, 0.0, 0.0]
         if self.compensation is not None:
             factors[6:] = self.compensation.variance, self.compensation.lr
@@ -214,7 +216,7 @@ class Movers:
             sums = made if len(self._tables) == 1 else _added(sums, made)
         for places in self._on_gpu.values():
             rest = self._advance_on_gpu(places, source, factors, measure, refused)
-            sums = rest + _on(rest, sums)
+            sums = rest if sums is NONE else rest + _on(rest, sums)
         if self._others:
             rest = self._advance_others(
                 source,
@@ -226,7 +228,7 @@ class Movers:
                 ascend=ascend,
                 measure=measure,
             )
-            sums = rest + _on(rest, sums)
+            sums = rest if sums is NONE else rest + _on(rest, sums)
         if self.compensation is not None:
             for parameter in self.parameters:
                 self._state[parameter]["gradients_seen"] += 1
@@ -270,7 +272,7 @@ class Movers:
             )
             increment_version(parameters)
             totals.append(made)
-        return torch.stack(totals).sum(0)
+        return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
 
     @torch.no_grad()
     def _advance_others(
@@ -331,11 +333,15 @@ def _added(a: Any, b: Any) -> Any:
     return tuple(x + y for x, y in zip(a, b, strict=True))
 
 
+def _on_gpu(parameter: Tensor) -> bool:
+    return parameter.is_cuda
+
+
 def _plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
     """Whether there is a kernel that can take it: in one piece, of a dtype that they know, and no subclass of a tensor."""
     dtype = parameter.dtype
     return (
-        ((parameter.is_cpu and native.stepper() is not None) or (parameter.is_cuda and cuda.available()))
+        (cuda.available() if _on_gpu(parameter) else parameter.is_cpu and native.stepper() is not None)
         and dtype in native.TYPES
         and gradient.dtype is dtype
         and (type(parameter) is Parameter or type(parameter) is Tensor)

@@ -231,16 +231,20 @@ class CTLD(Sampler):
             if float(group["lr"]) > 0:
                 resting = False
                 dimensions += movers.numel
-        energies = _energies(readings)
-        if refused is not None:
-            numbers: list[float] = torch.cat(
-                (torch.as_tensor(verdict), torch.as_tensor(energies).to(refused.device))
-            ).tolist()
-            mean_loss, energies = self._accepted_loss(numbers[:3]), numbers[3:]
+        if isinstance(verdict, Tensor):
+            verdict, *sums = _on_host([verdict, *(sums for _, sums in readings)])
+            mean_loss = self._accepted_loss(verdict)
+        else:
+            sums = _on_host([sums for _, sums in readings])
         if resting:
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
-        prior, kinetic, midpoint, clamped = energies.tolist() if isinstance(energies, Tensor) else energies
+        prior = kinetic = midpoint = clamped = 0.0
+        for (decay, _), (squares, after, twice_midpoint, fewer) in zip(readings, sums, strict=True):
+            prior += 0.5 * decay * squares
+            kinetic += 0.5 * after
+            midpoint += 0.25 * twice_midpoint
+            clamped += fewer
         self._clamped += int(clamped)
         self._compensated += dimensions if self.noise_compensation else 0
         potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
@@ -418,20 +422,16 @@ class CTLD(Sampler):
         self.last = None
 
 
-def _energies(readings: list[tuple[float, dynamics.Sums]]) -> Sequence[float] | Tensor:
-    """Prior and kinetic energy and the mid-step square, per unit of N, and the clamped variances, of all groups together."""
-    rows: list[Any] = []
-    for decay, sums in readings:
-        share = 0.5 * decay, 0.5, 0.25, 1.0
-        if isinstance(sums, Tensor):
-            rows.append(sums * torch.tensor(share, dtype=sums.dtype).to(sums.device, non_blocking=True))
-        else:
-            rows.append([part * number for part, number in zip(share, sums, strict=True)])
-    device = next((row.device for row in rows if isinstance(row, Tensor)), None)
-    if device is not None:
-        dtype = dynamics.wide_dtype(device)
-        return torch.stack([torch.as_tensor(row, dtype=dtype).to(device, dtype) for row in rows]).sum(0)
-    return rows[0] if len(rows) == 1 else [sum(column) for column in zip(*rows, strict=True)]
+def _on_host(rows: list[Any]) -> list[Sequence[float]]:
+    """Numbers for rows of numbers, of which some may be on a device; one read from there."""
+    there = [row for row in rows if isinstance(row, Tensor)]
+    if not there:
+        return rows
+    device = there[0].device
+    dtype = dynamics.wide_dtype(device)
+    read: list[float] = torch.cat([row.to(device, dtype) for row in there]).tolist()
+    numbers = iter(read)
+    return [[next(numbers) for _ in row] if isinstance(row, Tensor) else row for row in rows]
 
 
 def _entries(state: dict[str, Any], prefix: str) -> dict[str, Any]:
