@@ -183,6 +183,11 @@ class Movers:
         return torch.stack([norm.to(norms[0].device, torch.float32) for norm in norms]).isfinite().all()
 
     @property
+    def checkable(self) -> bool:
+        """Whether one call of a kernel does the step, which can then look at the gradients before it begins."""
+        return len(self._tables) == 1 and not self._others and not self._on_gpu
+
+    @property
     def refusable(self) -> bool:
         """Whether `refused` is heeded: by the kernels of GPUs only, where looking at it first would mean to wait."""
         return not self._tables and not self._others
@@ -198,11 +203,13 @@ class Movers:
         decay: float = 0.0,
         ascend: bool = False,
         measure: bool = False,
+        check: bool = False,
         refused: Tensor | None = None,
-    ) -> Sums:
+    ) -> Sums | None:
         """One step; `source` None is one without noise. Returns the sums that are wanted if `measure`.
 
-        `refused`, on the device: whether nothing is to change after all.
+        `check`, if `checkable`: whether to look at the gradients first; if they are not finite nothing changes, and None is
+        returned. `refused`, on the device, if `refusable`: whether nothing is to change after all.
         """
         sums: Sums = NONE
         factors = [retain, impulse, deviation, stride, decay, -1.0 if ascend else 1.0, 0.0, 0.0]
@@ -211,7 +218,9 @@ class Movers:
         for dtype, rows in self._tables.items():
             library: Any = native.stepper()
             named = (None, 0, 0) if source is None else (source.kind, source.seed, source.step)
-            made = library.step(dtype, rows, factors, *named, measure)
+            made = library.step(dtype, rows, factors, *named, measure, check)
+            if made is None:
+                return None
             increment_version(self.parameters)  # as torch's own writes do: autograd must know
             sums = made if len(self._tables) == 1 else _added(sums, made)
         for places in self._on_gpu.values():

@@ -461,6 +461,9 @@ static Numbers *const NUMBER_MAKERS[] = {
 
 /* ---- what Python calls ---- */
 
+/* Raised whenever what follows takes other arguments, so that an old library is not called with new ones. */
+int64_t ctld_version(void) { return 1; }
+
 /* The best level that this processor has: 0 portable, 1 AVX2, 2 AVX-512. */
 int64_t ctld_best_level(void)
 {
@@ -490,43 +493,6 @@ void ctld_numbers(int64_t level, int64_t noise, uint64_t seed, int64_t step, int
         last = last > PASS ? PASS : last;
         memcpy(out + (element + first - offset), z + first, (last - first) * sizeof *z);
     }
-}
-
-/* One step of `count` tensors, all of one type. Returns 0, or 1 if there is no memory for the sums. */
-int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64_t count, const Factors *factors,
-                  int64_t noise, int64_t measured, uint64_t seed, int64_t step, Sums *total)
-{
-    Keys keys;
-    expand(&keys, (const uint32_t[4]){(uint32_t)seed, (uint32_t)(seed >> 32), 0, 0}, 7);
-    const Job job = {rows, factors, &keys, (uint32_t)step, noise, measured};
-    int64_t units = 0, elements = 0;
-    for (int64_t t = 0; t < count; t++) {
-        rows[t].first_unit = units;
-        units += (rows[t].numel + UNIT - 1) / UNIT;
-        elements += rows[t].numel;
-    }
-    *total = (Sums){0, 0, 0, 0};
-    Sums few[64], *sums = units <= 64 ? memset(few, 0, sizeof few) : calloc((size_t)units, sizeof *sums);
-    if (!sums)
-        return 1;
-    Unit *const run = UNITS[level][type];
-#pragma omp parallel num_threads((int)threads) if (threads > 1 && elements >= PARALLEL_FROM)
-    {
-        int64_t t = 0;
-#pragma omp for schedule(static)
-        for (int64_t unit = 0; unit < units; unit++) {
-            while (t + 1 < count && rows[t + 1].first_unit <= unit)
-                t++;
-            run(&job, &rows[t], (unit - rows[t].first_unit) * UNIT, &sums[unit]);
-        }
-    }
-    for (int64_t unit = 0; unit < units; unit++) {
-        total->prior += sums[unit].prior, total->kinetic += sums[unit].kinetic;
-        total->midpoint += sums[unit].midpoint, total->clamped += sums[unit].clamped;
-    }
-    if (sums != few)
-        free(sums);
-    return 0;
 }
 
 /* Whether all gradients are finite: an element is not if its exponent is all ones. */
@@ -576,4 +542,44 @@ int64_t ctld_all_finite(int64_t type, int64_t threads, const Row *rows, int64_t 
                 odd |= odd_ones(rows[t].gradient, type, first > 0 ? first : 0, last < rows[t].numel ? last : rows[t].numel);
     }
     return !odd;
+}
+
+/* One step of `count` tensors, all of one type. Returns 0; or, with nothing changed, 1 if there is no memory for the sums and
+ * 2 if there was to be a `check` of the gradients and it failed. */
+int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64_t count, const Factors *factors,
+                  int64_t noise, int64_t measured, int64_t check, uint64_t seed, int64_t step, Sums *total)
+{
+    if (check && !ctld_all_finite(type, threads, rows, count))
+        return 2;
+    Keys keys;
+    expand(&keys, (const uint32_t[4]){(uint32_t)seed, (uint32_t)(seed >> 32), 0, 0}, 7);
+    const Job job = {rows, factors, &keys, (uint32_t)step, noise, measured};
+    int64_t units = 0, elements = 0;
+    for (int64_t t = 0; t < count; t++) {
+        rows[t].first_unit = units;
+        units += (rows[t].numel + UNIT - 1) / UNIT;
+        elements += rows[t].numel;
+    }
+    *total = (Sums){0, 0, 0, 0};
+    Sums few[64], *sums = units <= 64 ? memset(few, 0, sizeof few) : calloc((size_t)units, sizeof *sums);
+    if (!sums)
+        return 1;
+    Unit *const run = UNITS[level][type];
+#pragma omp parallel num_threads((int)threads) if (threads > 1 && elements >= PARALLEL_FROM)
+    {
+        int64_t t = 0;
+#pragma omp for schedule(static)
+        for (int64_t unit = 0; unit < units; unit++) {
+            while (t + 1 < count && rows[t + 1].first_unit <= unit)
+                t++;
+            run(&job, &rows[t], (unit - rows[t].first_unit) * UNIT, &sums[unit]);
+        }
+    }
+    for (int64_t unit = 0; unit < units; unit++) {
+        total->prior += sums[unit].prior, total->kinetic += sums[unit].kinetic;
+        total->midpoint += sums[unit].midpoint, total->clamped += sums[unit].clamped;
+    }
+    if (sums != few)
+        free(sums);
+    return 0;
 }

@@ -33,6 +33,7 @@ TYPES = {
     torch.float64: Type(1, torch.float64),
     torch.bfloat16: Type(2, torch.float32),
 }
+VERSION = 1  # of the arguments of the functions in kernels.c
 COLUMNS = 11  # of a row of the table that describes a tensor
 
 _log = logging.getLogger("ctld")
@@ -48,16 +49,18 @@ class Library:
     """The functions of kernels.c."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        library.ctld_best_level.argtypes, library.ctld_best_level.restype = [], _Integer
+        library.ctld_version.restype = library.ctld_best_level.restype = _Integer
+        if library.ctld_version() != VERSION:
+            raise OSError(f"{LIBRARY.name} is of version {library.ctld_version()}, not {VERSION}")
         self._numbers, self._step, self._all_finite = library.ctld_numbers, library.ctld_step, library.ctld_all_finite
         self._numbers.argtypes = [_Integer, _Integer, _Seed, _Integer, _Integer, _Seed, _Seed, _Pointer]
         self._numbers.restype = None
-        self._step.argtypes = [_Integer] * 3 + [
+        self._step.argtypes = [
+            *[_Integer] * 3,
             _Pointer,
             _Integer,
             _Pointer,
-            _Integer,
-            _Integer,
+            *[_Integer] * 3,
             _Seed,
             _Integer,
             _Pointer,
@@ -97,16 +100,20 @@ class Library:
         seed: int,
         step: int,
         measure: bool,
-    ) -> tuple[float, float, float, float]:
-        """One step of parameters of one dtype; kernels.c says what rows, factors and the sums returned are."""
+        check: bool = False,
+    ) -> tuple[float, float, float, float] | None:
+        """One step of parameters of one dtype; kernels.c says what rows, factors and the sums returned are.
+
+        None: the gradients were to be checked, and are not finite; nothing has changed.
+        """
         numbers, sums = array("d", factors), array("d", (0.0, 0.0, 0.0, 0.0))
         failed = self._step(
             self.level, TYPES[dtype].number, self._threads(), _address(rows), len(rows) // COLUMNS, _address(numbers),
-            KINDS[kind], measure, seed, step, _address(sums),
+            KINDS[kind], measure, check, seed, step, _address(sums),
         )  # fmt: skip
-        if failed:
+        if failed == 1:
             raise MemoryError("there is no memory left for the sums of a step; nothing has changed")
-        return tuple(sums)  # type: ignore[return-value]
+        return None if failed else tuple(sums)  # type: ignore[return-value]
 
 
 @cache

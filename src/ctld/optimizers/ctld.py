@@ -25,7 +25,7 @@ from ctld.compensation import LossVariance, initial_state
 from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers.record import StepRecord
-from ctld.optimizers.sampler import Loss, Sampler
+from ctld.optimizers.sampler import Loss, Sampler, distributed
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.tempering import TemperatureControl, Tempering, checked_control
@@ -200,8 +200,10 @@ class CTLD(Sampler):
             self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
         elif observed:
             everything = self._movers()
-            verdict = self._verdict(observed, everything if self.check_gradients else [])
-            self._explore(verdict, everything)
+            # A step that one call does can look at the gradients itself, which saves another call.
+            check = self.check_gradients and len(everything) == 1 and everything[0].checkable and not distributed()
+            verdict = self._verdict(observed, everything if self.check_gradients and not check else [])
+            self._explore(verdict, everything, check)
         elif all(float(group["lr"]) == 0 for group in self.param_groups):
             return result  # a checkpointer's dry run
         else:
@@ -212,7 +214,7 @@ class CTLD(Sampler):
         self._step_count += 1
         return result
 
-    def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers]) -> None:
+    def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers], check: bool) -> None:
         """One step of exploration. What a device has found out is read once, at the end, if its kernels can refuse a step."""
         refused = None
         if isinstance(verdict, Tensor):
@@ -222,25 +224,29 @@ class CTLD(Sampler):
                 verdict = verdict.tolist()
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
         ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
-        readings, dimensions, resting = [], 0, True
+        readings: list[tuple[float, Any]] = []
+        dimensions, resting = 0, True
         for group, movers in zip(self.param_groups, everything, strict=True):
             if not group["explore"]:
                 self._fine_tune(group, movers, refused)
                 continue
-            readings.append((float(group["weight_decay"]), self._langevin_step(group, movers, ratio, refused)))
+            sums = self._langevin_step(group, movers, ratio, check, refused)
+            if sums is None:
+                self._refuse_non_finite_gradients()
+            readings.append((float(group["weight_decay"]), sums))
             if float(group["lr"]) > 0:
                 resting = False
                 dimensions += movers.numel
         if isinstance(verdict, Tensor):
-            verdict, *sums = _on_host([verdict, *(sums for _, sums in readings)])
+            verdict, *rows = _on_host([verdict, *(sums for _, sums in readings)])
             mean_loss = self._accepted_loss(verdict)
         else:
-            sums = _on_host([sums for _, sums in readings])
+            rows = _on_host([sums for _, sums in readings])
         if resting:
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
         prior = kinetic = midpoint = clamped = 0.0
-        for (decay, _), (squares, after, twice_midpoint, fewer) in zip(readings, sums, strict=True):
+        for (decay, _), (squares, after, twice_midpoint, fewer) in zip(readings, rows, strict=True):
             prior += 0.5 * decay * squares
             kinetic += 0.5 * after
             midpoint += 0.25 * twice_midpoint
@@ -271,8 +277,8 @@ class CTLD(Sampler):
         return mean_loss
 
     def _langevin_step(
-        self, group: dict[str, Any], movers: Movers, ratio: float, refused: Tensor | None
-    ) -> dynamics.Sums:
+        self, group: dict[str, Any], movers: Movers, ratio: float, check: bool, refused: Tensor | None
+    ) -> dynamics.Sums | None:
         """Kick, thermostat and drift of one group, and the sums from which its energies come; at lr = 0 it rests.
 
         A group at rest has its share in the energy, not in the mid-step square.
@@ -293,6 +299,7 @@ class CTLD(Sampler):
             decay=float(group["weight_decay"]),
             ascend=group["maximize"],
             measure=True,
+            check=check,
             refused=refused,
         )
 

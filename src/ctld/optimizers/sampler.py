@@ -4,7 +4,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed
@@ -192,7 +192,7 @@ class Sampler(Resumable):
             self._refuse_non_finite_gradients()
         return total / ranks
 
-    def _refuse_non_finite_gradients(self) -> None:
+    def _refuse_non_finite_gradients(self) -> NoReturn:
         """Say where they are."""
         found = [(index, parameter) for index, _, parameter in self._enumerate() if not _finite(parameter.grad)]
         where = "another rank's gradients have"

@@ -62,7 +62,7 @@ class SGNHT(GroupwiseSampler):
         if lr == 0:
             return  # a velocity in θ's units would coast on
         eta = lr / self.num_data
-        _, kinetic, _, _ = movers.advance(
+        sums: Any = movers.advance(
             self._source(),
             retain=1.0 - float(group["thermostat"]),
             impulse=-lr,
@@ -75,7 +75,7 @@ class SGNHT(GroupwiseSampler):
         dimensions = sum(parameter.numel() for parameter in movers.parameters)
         if dimensions:
             # A new tensor each time: a state dict that was taken before keeps its own.
-            group["thermostat"] = group["thermostat"] + kinetic / dimensions - eta * self.temperature
+            group["thermostat"] = group["thermostat"] + sums[1] / dimensions - eta * self.temperature
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])
