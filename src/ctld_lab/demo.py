@@ -36,7 +36,7 @@ MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-3
 # Two standard deviations over ten seeds of the difference between CTLD at T auto and SGD-M: results/digits_pilot.json, a
 # run of much the same length.
-CAPTION = "one seed: differences up to 0.007 in loss and 0.5 % in error are chance"
+CAPTION = "one seed: differences up to 0.003 in loss and 0.5 % in error are chance"
 
 
 # ---- training ----

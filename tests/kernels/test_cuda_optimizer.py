@@ -5,15 +5,16 @@ import os
 
 import pytest
 import torch
-from targets import Classification
 from torch import Tensor
+
+from targets import Classification
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # before Triton is imported
 pytest.importorskip("triton")
 
-from ctld import CTLD, NonFiniteError, noise  # noqa: E402
-from ctld.kernels import cuda, native  # noqa: E402
-from ctld.noise.philox import WORD, philox  # noqa: E402
+from ctld import CTLD, NonFiniteError, noise
+from ctld.kernels import cuda, native
+from ctld.noise.philox import WORD, philox
 
 
 def philox_words(seed, step, stream, block):
