@@ -29,9 +29,9 @@ quick: .venv/test.stamp
 crosscheck: .venv/crosscheck.stamp
 	$(BIN)/python -m pytest -n auto tests/crosschecks tests/kernels/test_cuda*.py
 
-# Time and memory of every method beside SGD; the result goes into docs/methods.md.
+# Time, memory and noise, a quarter of an hour: benchmarks/README.md.
 bench: .venv/test.stamp
-	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python -m benchmarks
 
 .venv/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'

@@ -549,8 +549,6 @@ int64_t ctld_all_finite(int64_t type, int64_t threads, const Row *rows, int64_t 
 int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64_t count, const Factors *factors,
                   int64_t noise, int64_t measured, int64_t check, uint64_t seed, int64_t step, Sums *total)
 {
-    if (check && !ctld_all_finite(type, threads, rows, count))
-        return 2;
     Keys keys;
     expand(&keys, (const uint32_t[4]){(uint32_t)seed, (uint32_t)(seed >> 32), 0, 0}, 7);
     const Job job = {rows, factors, &keys, (uint32_t)step, noise, measured};
@@ -565,14 +563,27 @@ int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64
     if (!sums)
         return 1;
     Unit *const run = UNITS[level][type];
+    int64_t odd = 0;
 #pragma omp parallel num_threads((int)threads) if (threads > 1 && elements >= PARALLEL_FROM)
     {
         int64_t t = 0;
+        if (check) { /* each thread looks at what it will work on, which is in its cache then */
+#pragma omp for schedule(static) reduction(| : odd)
+            for (int64_t unit = 0; unit < units; unit++) {
+                while (t + 1 < count && rows[t + 1].first_unit <= unit)
+                    t++;
+                const int64_t first = (unit - rows[t].first_unit) * UNIT;
+                odd |= odd_ones(rows[t].gradient, type, first, first + UNIT < rows[t].numel ? first + UNIT : rows[t].numel);
+            }
+            t = 0;
+        }
+        if (!odd) {
 #pragma omp for schedule(static)
-        for (int64_t unit = 0; unit < units; unit++) {
-            while (t + 1 < count && rows[t + 1].first_unit <= unit)
-                t++;
-            run(&job, &rows[t], (unit - rows[t].first_unit) * UNIT, &sums[unit]);
+            for (int64_t unit = 0; unit < units; unit++) {
+                while (t + 1 < count && rows[t + 1].first_unit <= unit)
+                    t++;
+                run(&job, &rows[t], (unit - rows[t].first_unit) * UNIT, &sums[unit]);
+            }
         }
     }
     for (int64_t unit = 0; unit < units; unit++) {
@@ -581,5 +592,5 @@ int64_t ctld_step(int64_t level, int64_t type, int64_t threads, Row *rows, int64
     }
     if (sums != few)
         free(sums);
-    return 0;
+    return odd ? 2 : 0;
 }
