@@ -3,11 +3,8 @@
     python benchmarks/methods.py
 
 The parameters are those of an MLP 784-256-256-10 (269,322 elements in six tensors) and the gradients are given, so that
-nothing but the optimizer is timed. All methods run in one process and take turns, in an order that is shuffled in every
-round: whatever else the machine does, it does to all of them. A round times a block of steps of each method (EASGD's
-exchange, every tenth step, is in it) and divides by SGD's block of the same round; medians and quartiles are over rounds.
-A block whose threads had to wait for a core (Linux counts that) is timed again, since another program's slice of a core is
-longer than most blocks.
+nothing but the optimizer is timed. All methods take turns, as timing.py says; a block of steps has EASGD's exchange in it,
+which is every tenth step. Medians and quartiles are over rounds.
 
 Memory is that of the tensors in `state_dict()`, per parameter; parameters, gradients and what a step allocates and frees
 again are not in it. Methods with two phases are measured in both. The result goes to benchmarks/results/methods.json;
@@ -15,16 +12,13 @@ again are not in it. Methods with two phases are measured in both. The result go
 """
 
 import argparse
-import contextlib
 import json
 import os
 import platform
-import random
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,31 +28,20 @@ from torch import Tensor, nn
 
 import ctld
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, it has only its own folder
+
+from benchmarks import choices, timing
+from benchmarks.stored import commit, cpu_model, store
+
 RESULTS = Path(__file__).parent / "results" / "methods.json"
 WIDTHS = (784, 256, 256, 10)
 SHAPES = [shape for inputs, outputs in pairwise(WIDTHS) for shape in ((outputs, inputs), (outputs,))]
-NUM_DATA = 60_000
 LOSS = 2.3
-FOREVER = 10**9
-ATTEMPTS = 10
-UNDISTURBED = 0.02
-
-# The options that a row of the table needs, and those that hold a method with two phases in one of them.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "num_data": {"num_data": NUM_DATA},
-    "exploration_steps": {"exploration_steps": FOREVER},
-    "num_steps": {"num_steps": FOREVER},
-}
-PHASES: dict[str, dict[str, dict[str, Any]]] = {
-    "ctld": {"exploration": {"temperature": 1.0}, "fine-tuning": {"exploration_steps": 0}},
-    "santa": {"exploration": {}, "refinement": {"exploration_steps": 0}},
-    "csghmc": {"exploration": {"exploration_share": 1.0}, "sampling": {"exploration_share": 0.0}},
-}
 REFERENCE = "torch.optim.SGD"
 
 
 @dataclass
-class Contender:
+class Contender(timing.Contender):
     """A method in one of its phases, with parameters of its own."""
 
     method: str
@@ -66,24 +49,6 @@ class Contender:
     optimizer: torch.optim.Optimizer
     parameters: list[nn.Parameter]
     takes_loss: bool = True
-    seconds: list[float] = field(default_factory=list)
-    """Per step, one entry for each round."""
-    waiting: list[float] = field(default_factory=list)
-    """Share of each entry's time that threads spent waiting for a core."""
-
-    def time_block(self, steps: int) -> None:
-        """Of a few attempts, the first that hardly had to wait for a core, or the one that waited least."""
-        attempts = []
-        for _ in range(ATTEMPTS):
-            before = _nanoseconds_waited()
-            seconds = self.run(steps)
-            share = 1e-9 * (_nanoseconds_waited() - before) / (seconds * steps)
-            attempts.append((share, seconds))
-            if share < UNDISTURBED:
-                break
-        share, seconds = min(attempts)
-        self.seconds.append(seconds)
-        self.waiting.append(share)
 
     def run(self, steps: int) -> float:
         """Seconds per step."""
@@ -107,13 +72,9 @@ def contenders() -> list[Contender]:
     ]
     for contender in made:
         contender.takes_loss = False
-    for name, method in ctld.OPTIMIZERS.items():
-        needed: dict[str, Any] = {}
-        for option in sorted(method.needs):
-            needed |= OPTIONS[option]
-        for phase, options in PHASES.get(name, {"": {}}).items():
-            chosen = {"lr": 1e-3} | ({"seed": 0} if method.noisy else {}) | needed | options
-            made.append(_contender(name, phase, lambda params, n=name, o=chosen: ctld.create(n, params, **o)))
+    for name in ctld.OPTIMIZERS:
+        for phase in choices.PHASES.get(name, [""]):
+            made.append(_contender(name, phase, choices.from_table(name, phase)))
     return made
 
 
@@ -126,13 +87,7 @@ def _contender(method: str, phase: str, build: Callable[..., torch.optim.Optimiz
 
 
 def measure(everyone: list[Contender], *, rounds: int, steps: int) -> None:
-    order = random.Random(0)
-    for contender in everyone:
-        contender.run(steps)  # allocates what the first step allocates
-    for _ in range(rounds):
-        for contender in order.sample(everyone, len(everyone)):
-            contender.run(1)  # its memory is in the caches again
-            contender.time_block(steps)
+    timing.interleave(everyone, steps=steps, rounds=rounds, label="methods")
     for contender in everyone:
         # Arithmetic on numbers that are not finite, or denormal after a collapse, has another speed.
         if not all(bool(parameter.isfinite().all()) for parameter in contender.parameters):
@@ -141,31 +96,31 @@ def measure(everyone: list[Contender], *, rounds: int, steps: int) -> None:
 
 def report(everyone: list[Contender], *, rounds: int, steps: int, load: tuple[float, float]) -> dict[str, Any]:
     reference = everyone[0]
-    calm = [share < UNDISTURBED for contender in everyone for share in contender.waiting]
     rows = []
     for contender in everyone:
-        ratios = [own / base for own, base in zip(contender.seconds, reference.seconds, strict=True)]
+        summary = timing.summary(contender, reference)
         rows.append(
             {
                 "method": contender.method,
                 "phase": contender.phase,
-                "relative_time": _quartiles(ratios, 1.0),
-                "microseconds_per_step": _quartiles(contender.seconds, 1e6),
+                "relative_time": summary["relative"],
+                "microseconds_per_step": summary["microseconds"],
                 "state_bytes_per_parameter": round(contender.state_bytes_per_parameter(), 3),
             }
         )
     return {
         "what": "time per step relative to torch.optim.SGD(momentum=0.9), default implementation, same round",
         "command": "python benchmarks/methods.py",
+        "commit": commit(),
         "machine": {
-            "cpu": _cpu_model(),
+            "cpu": cpu_model(),
             "cores": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "python": platform.python_version(),
             "load_before": load[0],
             "load_after": load[1],
-            "undisturbed_blocks": round(statistics.fmean(calm), 3),
+            "undisturbed_blocks": timing.undisturbed_share(everyone),
         },
         "settings": {
             "parameters": sum(parameter.numel() for parameter in reference.parameters),
@@ -178,14 +133,6 @@ def report(everyone: list[Contender], *, rounds: int, steps: int, load: tuple[fl
         },
         "rows": rows,
     }
-
-
-def store(result: dict[str, Any], path: Path) -> None:
-    """All of it or nothing: a reader never sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    draft.replace(path)
 
 
 def show(result: dict[str, Any]) -> None:
@@ -231,16 +178,6 @@ def _short(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
-def _quartiles(values: list[float], unit: float) -> dict[str, float]:
-    quartiles = statistics.quantiles(values, n=4, method="inclusive")
-    return {name: _rounded(unit * value) for name, value in zip(("lower", "median", "upper"), quartiles, strict=True)}
-
-
-def _rounded(value: float) -> float:
-    """Four digits: more than the spread warrants, and a file that can be read."""
-    return float(f"{value:.4g}")
-
-
 def _tensors(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
@@ -252,23 +189,15 @@ def _tensors(tree: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _nanoseconds_waited() -> int:
-    """How long the threads of this process have been ready to run without a core; 0 where the kernel does not say."""
-    waited = 0
-    for statistic in Path("/proc/self/task").glob("*/schedstat"):
-        # A thread may end between the listing and the reading.
-        with contextlib.suppress(OSError):
-            waited += int(statistic.read_text(encoding="ascii").split()[1])
-    return waited
-
-
-def _cpu_model() -> str:
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+def run(*, rounds: int = 100, steps: int = 10, output: Path = RESULTS) -> None:
+    """Measure, store and show."""
+    everyone = contenders()
+    before = os.getloadavg()[0]
+    measure(everyone, rounds=rounds, steps=steps)
+    load = (round(before, 2), round(os.getloadavg()[0], 2))
+    result = report(everyone, rounds=rounds, steps=steps, load=load)
+    store(result, output)
+    show(result)
 
 
 def main() -> None:
@@ -284,13 +213,7 @@ def main() -> None:
         sys.stdout.write("\n".join(document_rows(stored)) + "\n")
         return
     torch.set_num_threads(arguments.threads)
-    everyone = contenders()
-    before = os.getloadavg()[0]
-    measure(everyone, rounds=arguments.rounds, steps=arguments.steps)
-    load = (round(before, 2), round(os.getloadavg()[0], 2))
-    result = report(everyone, rounds=arguments.rounds, steps=arguments.steps, load=load)
-    store(result, arguments.output)
-    show(result)
+    run(rounds=arguments.rounds, steps=arguments.steps, output=arguments.output)
 
 
 if __name__ == "__main__":
