@@ -3,7 +3,8 @@
     python benchmarks/generators.py
 
 generators.c has each as fast as it can be written with AVX-512, and fills the first cache with words over and over, in one
-thread. The three take turns; medians and quartiles are over rounds. Where the processor lacks the instructions there is no result.
+thread. The three take turns; medians and quartiles are over rounds. Where the processor lacks the
+instructions there is no result.
 """
 
 import ctypes
