@@ -27,7 +27,8 @@ quick: .venv/test.stamp
 # Beside other people's implementations, posteriors and optax, which brings jax; and the kernel for GPUs in Triton's
 # interpreter. 1.1 GB more, hence not in `make test`.
 crosscheck: .venv/crosscheck.stamp
-	$(BIN)/python -m pytest -n auto tests/crosschecks tests/kernels/test_cuda*.py
+	$(BIN)/python -m pytest -n auto tests/crosschecks
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/kernels/test_cuda*.py
 
 # Time, memory and noise, a quarter of an hour: benchmarks/README.md.
 bench: .venv/test.stamp

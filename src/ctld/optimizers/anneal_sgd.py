@@ -26,6 +26,8 @@ class AnnealSGD(GroupwiseSampler):
         As in `torch.optim.SGD`.
     noise_scale, exponent : float
         Of the variance of the noise on each gradient element.
+    noise : "gaussian" or "three_point"
+        As in `CTLD`.
     seed : int, optional
         Of the noise.
     """

@@ -31,6 +31,8 @@ class Langevin(GroupwiseSampler):
         N.
     temperature : float
         T of the sampled exp(−U/T).
+    noise : "gaussian" or "three_point"
+        As in `CTLD`.
     seed : int, optional
         Of the noise.
     """

@@ -51,7 +51,7 @@ class Santa(GroupwiseSampler):
     smoothing, epsilon, adapt
         σ and λ of the preconditioner; `adapt=False`, in a group, holds V.
     noise_variance : "sde" or "print"
-    weight_decay, maximize, seed
+    weight_decay, maximize, noise, seed
         As in `CTLD`.
     """
 

@@ -33,6 +33,8 @@ class SGHMC(GroupwiseSampler):
         T of the sampled exp(−U/T).
     noise_estimate : float
         b̂, at most (1 − momentum)·T.
+    noise : "gaussian" or "three_point"
+        As in `CTLD`.
     seed : int, optional
         Of the noise.
     """

@@ -32,6 +32,8 @@ class SGLD(GroupwiseSampler):
         T of the sampled exp(−U/T).
     schedule : callable, optional
         Factor on lr at each step; `ctld.schedules.welling_teh(offset, exponent)` is the paper's. Left out: constant.
+    noise : "gaussian" or "three_point"
+        As in `CTLD`.
     seed : int, optional
         Of the noise.
     """

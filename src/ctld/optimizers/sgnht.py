@@ -33,6 +33,8 @@ class SGNHT(GroupwiseSampler):
         N.
     temperature : float
         T of the sampled exp(−U/T).
+    noise : "gaussian" or "three_point"
+        As in `CTLD`.
     seed : int, optional
         Of the noise.
     """
