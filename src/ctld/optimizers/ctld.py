@@ -62,7 +62,7 @@ class CTLD(Sampler):
         differences. Costs two more buffers per parameter.
     check_gradients : bool
         Look for NaN and inf in the gradients before an exploration step, and refuse it whole. That reads them once more:
-        without it a step of 25 million parameters takes a fifth less time, and a NaN is found when it has done its harm.
+        without it a step of 25 million parameters takes a quarter less time, and a NaN is found when it has done its harm.
     seed : int, optional
         Of the noise. Left out, one is drawn from torch's default generator. Under `torch.distributed`, rank 0's is used.
     process_group : ProcessGroup, optional
