@@ -5,7 +5,8 @@
 words.c streams them: the words of kernels.c, first compared with `ctld.noise.words`. Every test gets a seed of its own. Two
 orders are tested: that of a training run, and by steps, one element's numbers in the course of a run. dieharder calls a p
 below 0.005 or above 0.995 weak, which one in a hundred is by chance; such a test is repeated with another seed and five
-times the words, and only what is weak again counts as failed. It takes an hour, so `python -m benchmarks` leaves it out.
+times the words, and only what is weak again counts as failed. It takes an hour, so `python -m benchmarks` leaves it out;
+the result is stored after every test, and a run that was interrupted goes on where it stopped, if the code is the same.
 """
 
 import argparse
@@ -23,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, it has only its own folder
 
 from benchmarks import timing
-from benchmarks.stored import Result, finish, heading, table, where
+from benchmarks.stored import FOLDER, Result, finish, heading, load, read, store, table, where
 from ctld import noise
 
 SEED = 2017
@@ -91,34 +92,47 @@ def examine(program: Path, order: str, seed: int, test: tuple[str, ...], diehard
     return found
 
 
-def run(*, dieharder: str, command: str, tests: list[tuple[str, ...]] | None = None) -> Result:
+def run(*, dieharder: str, command: str, path: Path, tests: list[tuple[str, ...]] | None = None) -> Result:
     result = heading("p-values of dieharder on the words of the generator", command, effort=1.0)
-    version = subprocess.run([dieharder, "-h"], capture_output=True, text=True).stdout
-    chosen = TESTS if tests is None else tests
-    rows: list[dict[str, Any]] = []
+    result["machine"]["load_after"] = load()
+    version = subprocess.run([dieharder, "-h"], capture_output=True, text=True).stdout.split("version ", 1)[-1].split()
+    chosen = [(order, test) for test in (TESTS if tests is None else tests) for order in ORDERS]
+    result |= {"dieharder": version[0] if version else "", "tests": len(chosen), "tests_done": 0}
+    rows = _rows_before(result, path)
     progress, start = timing.Progress("dieharder"), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         program = build(Path(folder))
         check(program)
         twin = examine(program, "biased", SEED, TWIN_TEST, dieharder)
-        for number, test in enumerate(chosen):
-            for order in ORDERS:
+        result["twin_failed"] = any(row["assessment"] == "FAILED" for row in twin)
+        for number, (order, test) in enumerate(chosen):
+            options = " ".join(test)
+            if not any((row["order"], row["options"]) == (order, options) for row in rows):
                 found = examine(program, order, SEED + 1 + number, test, dieharder)
                 if any(row["assessment"] != "PASSED" for row in found):
                     repeated = examine(program, order, SEED - 1 - number, (*test, "-p", "500"), dieharder)
                     for row, again in zip(found, repeated, strict=True):
                         if row["assessment"] != "PASSED":
                             row |= {"again": again["p"], "assessment": _verdict(row, again)}
-                rows += [{"order": order} | row for row in found]
-                progress.show(f"{test[1]}, {number + 1} of {len(chosen)}, {time.monotonic() - start:.0f} s")
-    words = version.split("version ", 1)[-1].split()
-    return result | {
-        "dieharder": words[0] if words else "",
-        "failed": sum(row["assessment"] == "FAILED" for row in rows),
-        "weak": sum(row["assessment"] == "WEAK" for row in rows),
-        "twin_failed": any(row["assessment"] == "FAILED" for row in twin),
-        "rows": rows,
-    }
+                rows += [{"order": order, "options": options} | row for row in found]
+            result |= {
+                "tests_done": number + 1,
+                "failed": sum(row["assessment"] == "FAILED" for row in rows),
+                "weak": sum(row["assessment"] == "WEAK" for row in rows),
+                "rows": rows,
+            }
+            store(result, path)
+            progress.show(f"{number + 1} of {len(chosen)}, {time.monotonic() - start:.0f} s")
+    return result
+
+
+def _rows_before(result: Result, path: Path) -> list[dict[str, Any]]:
+    """Of a run of the same code that was interrupted; none otherwise."""
+    before = read(path.stem, path.parent)
+    if before is None or before["commit"] != result["commit"] or before["tests_done"] == before["tests"]:
+        return []
+    rows: list[dict[str, Any]] = before["rows"]
+    return rows
 
 
 def _verdict(row: dict[str, Any], again: dict[str, Any]) -> str:
@@ -137,8 +151,10 @@ def tables(result: Result) -> list[str]:
         outcome = "failed" if "failed" in states else "weak, passed when repeated" if "weak" in states else "passed"
         lines.append([name, str(len(chosen)), f"{worst['p']:.4f}", outcome])
     seen = "failed, as it must" if result["twin_failed"] else "NOT SEEN"
+    done, wanted = result["tests_done"], result["tests"]
     return [
         *where(result),
+        *([f"Interrupted: {done} of {wanted} tests."] if done < wanted else []),
         f"{len(rows)} p-values of dieharder {result['dieharder']}: {result['failed']} failed, {result['weak']} were weak "
         f"and passed when repeated. "
         f"Words with a bias in one bit of 512: {seen}.",
@@ -153,4 +169,5 @@ if __name__ == "__main__":
     found = shutil.which(parser.parse_args().dieharder)
     if found is None:
         raise SystemExit("dieharder is not installed: on Debian, apt-get install dieharder")
-    finish("dieharder", run(dieharder=found, command="python benchmarks/dieharder.py"), tables)
+    made = run(dieharder=found, command="python benchmarks/dieharder.py", path=FOLDER / "dieharder.json")
+    finish("dieharder", made, tables)
