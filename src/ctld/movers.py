@@ -53,8 +53,7 @@ class Movers:
         self.momenta: list[Tensor] | None = []
         self.scales: list[Tensor] | None = None
         self.compensation: Compensation | None = None
-        self._state, self._first_stream = state, first_stream
-        self._candidates = list(candidates)
+        self._state = state
         self._followers: list[tuple[Tensor, Tensor | None, int]] = []
         """Of each candidate: itself, its momentum, and the place of its row, or −1 if it has no gradient."""
         self._others: list[int] = []

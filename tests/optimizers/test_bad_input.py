@@ -174,6 +174,18 @@ class TestSteps:
         train(problem, optimizer, range(5, 25))
         assert problem.flat().isfinite().all()
 
+    def test_lr_of_a_refused_step_is_forgotten(self, running):
+        """The momenta are still those of the last step that was taken."""
+        problem, optimizer = running
+        (group,) = optimizer.param_groups
+        taken = group["momentum_lr"]
+        loss = problem.backward(5)
+        problem.model[0].weight.grad[0, 0] = math.nan
+        group["lr"] *= 0.5
+        with pytest.raises(NonFiniteError):
+            optimizer.step(loss=loss)
+        assert group["momentum_lr"] == taken
+
     def test_without_a_loss(self, running):
         problem, optimizer = running
         problem.backward(5)

@@ -202,6 +202,7 @@ class CTLD(Sampler):
             everything = self._movers()
             # A step that one call does can look at the gradients itself, which saves another call.
             check = self.check_gradients and len(everything) == 1 and everything[0].checkable and not distributed()
+            check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
             verdict = self._verdict(observed, everything if self.check_gradients and not check else [])
             self._explore(verdict, everything, check)
         elif all(float(group["lr"]) == 0 for group in self.param_groups):
@@ -230,8 +231,10 @@ class CTLD(Sampler):
             if not group["explore"]:
                 self._fine_tune(group, movers, refused)
                 continue
+            last_lr = group["momentum_lr"]
             sums = self._langevin_step(group, movers, ratio, check, refused)
             if sums is None:
+                group["momentum_lr"] = last_lr  # no step was taken with this one
                 self._refuse_non_finite_gradients()
             readings.append((float(group["weight_decay"]), sums))
             if float(group["lr"]) > 0:

@@ -55,6 +55,10 @@ class PSGLD(SGLD):
         torch._foreach_reciprocal_(scales)
         movers.scale(list(scales))
 
+    def _update(self, group: dict[str, Any], movers: Movers) -> None:
+        super()._update(group, movers)
+        self._known_movers.clear()  # they would keep the scales, as large as the parameters, until the next step
+
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         real("smoothing", group["smoothing"], at_least=0, below=1)
