@@ -1,1 +1,64 @@
-"""Workloads: model, data, loss and metric, one file each. They know nothing of optimizers."""
+"""Model, data, loss and metric of each experiment; nothing about optimizers. `build` makes the one that a run asks for."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctld_lab import data
+from ctld_lab.workloads.char_lstm import CharLSTM
+from ctld_lab.workloads.sda import SdA
+from ctld_lab.workloads.workload import Workload
+
+__all__ = ["CharLSTM", "SdA", "Workload", "build"]
+
+
+def build(config: dict[str, Any]) -> Workload:
+    """For a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
+    options = dict(config["workload"])
+    name = options.pop("name")
+    tuning = config["role"] == "tuning"
+    shared = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
+    if name == "sda":
+        images = _images(config["data"]["name"], config["data"]["sha256"])
+        train, held_out = images.train, images.test
+        if tuning:
+            kept = len(train) - len(train) // 12  # 5,000 of MNIST's 60,000
+            train, held_out = train[:kept], train[kept:]
+        return SdA(train, held_out, **shared, **options)
+    if name == "char_lstm":
+        text = _text(config["data"]["name"], config["data"].get("path"), config["data"]["sha256"])
+        characters = options.pop("train_characters", None)
+        alphabet = np.flatnonzero(np.bincount(np.concatenate([np.unique(part) for part in (text.train, text.valid, text.test)])))
+        return CharLSTM(
+            text.train[:characters],
+            text.valid if tuning else text.test,
+            alphabet=alphabet.astype(np.uint8),
+            **shared,
+            **options,
+        )
+    raise ValueError(f"there is no workload {name!r}; known: sda, char_lstm")
+
+
+@lru_cache(maxsize=1)
+def _images(name: str, sha256: str) -> data.Images:
+    """Once for all runs of a process."""
+    images = data.load_images(name)
+    _check(name, images.sha256, sha256)
+    return images
+
+
+@lru_cache(maxsize=1)
+def _text(name: str, path: str | None, sha256: str) -> data.Text:
+    text = data.load_text(name) if path is None else data.load_text_file(Path(path))
+    _check(path or name, text.sha256, sha256)
+    return text
+
+
+def _check(name: str, found: str, expected: str) -> None:
+    if found != expected:
+        raise data.DataError(
+            f"{name} has changed since the study began: SHA-256 {found[:16]}…, not {expected[:16]}…; "
+            "bring the old data back, or begin anew in another --dir"
+        )

@@ -1,0 +1,252 @@
+"""The `ctld` command: how it is called. What its parts do is in `commands`, imported when they are asked for."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+except ImportError as missing:
+    sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
+
+from ctld_lab.commands import Refusal
+from ctld_lab.commands.data_app import data_app
+from ctld_lab.commands.options import DataDir, Engine, RayAddress, StudyPath, Threads, Workers, examples
+
+app = typer.Typer(
+    name="ctld",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(data_app, name="data")
+
+
+# ---- commands ----
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog=examples(
+        "ctld demo                          SGD with momentum against CTLD, in two minutes",
+        "ctld run sda --scale smoke         a study, small, to see that all works",
+        "ctld run sda --seeds 5             the same at laptop scale, with five seeds",
+        "ctld list                          what there is and how far it is",
+    ),
+)
+def _top(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version and leave.")] = False,
+) -> None:
+    """Langevin dynamics with continuous tempering: rebuild the paper's experiments.
+
+    A study is a directory of runs. Whatever stops it, the same command goes on where it was.
+    """
+    if version:
+        from importlib.metadata import version as installed
+
+        print(f"ctld {installed('ctld')}")
+        raise typer.Exit
+    del context
+
+
+@app.command(
+    epilog=examples(
+        "ctld run sda --scale smoke",
+        "ctld run charrnn --methods sgd,ctld --seeds 3 --workers 2",
+        "ctld run charrnn --text mybook.txt --dir runs/mybook",
+        "ctld run sda --scale paper --engine ray --ray-address auto",
+    ),
+    help="Execute a study: each method and seed, tuning first, then the report.\n\n"
+    "Ctrl-C saves a checkpoint and stops; the same command goes on. Runs that are done are not done again, so more "
+    "seeds or methods can be added later. One run that fails does not stop the others.",
+)
+def run(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them.')],
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="smoke|laptop|paper",
+            help="How large: smoke takes a minute, laptop hours, paper is the paper's size.",
+        ),
+    ] = "laptop",
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="Where the records and the report go.",
+            show_default="runs/STUDY-SCALE",
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Which methods.", show_default="those of the paper"),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|I,J,...",
+            help='How many seeds (3 is 0, 1 and 2), or which ones ("4,7"; "4," is 4 alone).',
+            show_default="as the scale says",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help='Another data set of the same kind; "ctld data list".', show_default=False),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A text of your own, for studies of text.", show_default=False),
+    ] = None,
+    data_dir: DataDir = None,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", metavar="", help="Build the report when the runs are done.")
+    ] = True,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", metavar="", help="Write curves for TensorBoard too.")
+    ] = False,
+    engine: Engine = None,
+    workers: Workers = None,
+    threads: Threads = None,
+    ray_address: RayAddress = None,
+) -> None:
+    from ctld_lab.commands.carry_out import Machinery, run_study
+    from ctld_lab.commands.request import Order
+
+    code = run_study(
+        Order(study, scale, methods, seeds, data, text, data_dir),
+        directory or Path("runs") / f"{study}-{scale}",
+        Machinery(engine, workers, threads, ray_address),
+        Console(),
+        again=_again(),
+        report=report,
+        tensorboard=tensorboard,
+    )
+    raise typer.Exit(code)
+
+
+@app.command(epilog=examples("ctld resume runs/sda-laptop", "ctld resume runs/sda-laptop/runs/ctld-tuned-0"))
+def resume(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a study, or of one of its runs.")],
+    data_dir: DataDir = None,
+    engine: Engine = None,
+    workers: Workers = None,
+    threads: Threads = None,
+    ray_address: RayAddress = None,
+) -> None:
+    """Go on where a study or a run was when it stopped."""
+    from ctld_lab.commands.carry_out import Machinery
+    from ctld_lab.commands.resuming import resume_path
+
+    machinery = Machinery(engine, workers, threads, ray_address)
+    raise typer.Exit(resume_path(path, machinery, Console(), data_dir=data_dir, again=_again()))
+
+
+@app.command(epilog=examples("ctld report runs/sda-laptop", "ctld report runs --output report"))
+def report(
+    path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a study, or of several.")],
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where it goes.", show_default="DIR"),
+    ] = None,
+) -> None:
+    """Build tables and figures from the records, of a live study too."""
+    from ctld_lab.commands.overview import write_report
+
+    write_report(path, Console(), output)
+
+
+@app.command("list", epilog=examples("ctld list", "ctld list /data/runs"))
+def list_(
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for studies.")] = Path("runs"),
+) -> None:
+    """Show the studies: those known, and those begun with what is done."""
+    from ctld_lab.commands.overview import list_all
+
+    list_all(root, Console())
+
+
+@app.command(epilog=examples("ctld compare runs/sda-laptop runs/sda-laptop-new"))
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="DIR DIR...", help="Two or more directories of studies.")],
+) -> None:
+    """Set the results of several directories side by side."""
+    from ctld_lab.commands.overview import print_comparison
+
+    print_comparison(paths, Console())
+
+
+@app.command(epilog=examples("ctld tensorboard runs/sda-laptop"))
+def tensorboard(path: StudyPath) -> None:
+    """Write the curves of every run for TensorBoard."""
+    from ctld_lab.commands.overview import study_in, write_tensorboard
+
+    write_tensorboard(study_in(path), Console())
+
+
+@app.command(epilog=examples("ctld demo", "ctld demo --dir /tmp/demo --seed 3"))
+def demo(
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Where the figure and the results go.")
+    ] = Path("demo"),
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, batches and noise.")] = 0,
+) -> None:
+    """Train 5,000 digits with SGD and with CTLD: a table and a figure, offline."""
+    from ctld_lab.commands.lock import check_writable
+
+    check_writable(directory)
+    from ctld_lab import demo as demonstration
+
+    demonstration.main(["--dir", str(directory), "--seed", str(seed)])
+
+
+# ---- the command ----
+
+
+def _again() -> str:
+    """What was typed."""
+    return shlex.join(["ctld", *_typed])
+
+
+_typed: list[str] = []
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Exit codes: 0 all is well, 1 something failed, 2 wrong usage, 130 interrupted."""
+    _typed[:] = sys.argv[1:] if arguments is None else arguments
+    sys.exit(_main(_typed))
+
+
+def _main(arguments: list[str]) -> int:
+    from ctld_lab.records import RecordError
+
+    try:
+        code: Any = app(arguments, prog_name="ctld", standalone_mode=False)
+    except Refusal as error:
+        return _fail(str(error), 2)
+    except RecordError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        usage: Any = error
+        if hasattr(error, "format_message"):  # typer's own, whichever version it is
+            if not usage.format_message():  # no arguments: the help has been shown
+                return int(usage.exit_code)
+            context = getattr(error, "ctx", None)
+            hint = f". See: {context.command_path} --help" if context is not None else ""
+            return _fail(usage.format_message().rstrip(".") + hint, usage.exit_code)
+        if isinstance(error, OSError) or type(error).__name__ in ("DataError", "EngineError"):
+            return _fail(str(error), 1)
+        raise
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"ctld: {message}", file=sys.stderr)
+    return code

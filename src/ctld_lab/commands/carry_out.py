@@ -1,0 +1,166 @@
+"""`ctld run` and `ctld resume`: the runs that a study asks for, executed, counted and reported."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ctld_lab.commands import Refusal, overview
+from ctld_lab.commands.lock import check_writable, locked
+from ctld_lab.commands.request import Order, build, find_study, unknown
+from ctld_lab.control import Control
+from ctld_lab.executors import ENGINES, cores, run_all
+from ctld_lab.executors.progress import Display, first_line
+from ctld_lab.records import RunDirectory, StudyDirectory
+from ctld_lab.studies.study import Request, Study
+
+INTERRUPTED = 130  # as shells say it
+
+
+@dataclass(frozen=True)
+class Machinery:
+    """How runs execute; decides how long they take, not what comes out."""
+
+    engine: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    ray_address: str | None = None
+
+    def check(self) -> None:
+        if self.engine not in (None, *ENGINES):
+            raise Refusal(unknown("engine", str(self.engine), ENGINES))
+        for option, value in (("--workers", self.workers), ("--threads", self.threads)):
+            if value is not None and value < 1:
+                raise Refusal(f"{option} {value}: at least 1 is needed")
+        if self.ray_address is not None and self.engine != "ray":
+            raise Refusal("--ray-address is for --engine ray")
+        if self.engine == "local" and self.workers not in (None, 1):
+            raise Refusal("--engine local executes one run at a time; leave --workers out, or give --engine pool")
+
+    def alone(self) -> Self:
+        """For a single run."""
+        return replace(self, workers=1)
+
+    def execute(self, paths: Sequence[Path], console: Console, title: str) -> dict[Path, str]:
+        """The state of each; see `run_all`."""
+        control = Control()
+        workers = self.workers or (1 if self.engine == "local" else cores())
+        with Display(paths, console, title=title, control=control):
+            return run_all(
+                paths,
+                engine=self.engine or ("local" if workers == 1 else "pool"),
+                workers=workers,
+                threads=self.threads,
+                control=control,
+                ray_address=self.ray_address,
+            )
+
+
+def run_study(
+    order: Order,
+    directory: Path,
+    machinery: Machinery,
+    console: Console,
+    *,
+    again: str,
+    report: bool = True,
+    tensorboard: bool = False,
+) -> int:
+    """The exit code. `again` is the command that goes on, should this one be interrupted."""
+    from ctld_lab import studies
+
+    machinery.check()
+    study = find_study(order.study)
+    check_writable(directory)
+    request = build(order, study)
+    place = StudyDirectory(directory)
+    try:
+        with locked(directory):
+            place.prepare(studies.describe(study, request, order.command()))
+            states, before = follow_plan(study, request, place, machinery, console)
+            code = conclude(states, before, console, again=again)
+            if code != INTERRUPTED:
+                if tensorboard:
+                    overview.write_tensorboard(place, console)
+                if report:
+                    overview.write_report(directory, console)
+            return code
+    except KeyboardInterrupt:  # between the runs; while they execute, Ctrl-C is theirs
+        return conclude({}, set(), console, again=again, interrupted=True)
+
+
+def follow_plan(
+    study: Study, request: Request, place: StudyDirectory, machinery: Machinery, console: Console
+) -> tuple[dict[Path, str], set[Path]]:
+    """The state of each run that the study asked for, and those that were done before."""
+    states: dict[Path, str] = {}
+    before: set[Path] = set()
+    for runs in study.plan(request, place):
+        paths = []
+        for run in runs:
+            place.run(run.name).prepare(run.config)
+            paths.append(place.run(run.name).path)
+        finished = [path for path in paths if path not in states and RunDirectory(path).result() is not None]
+        before.update(finished)
+        states |= dict.fromkeys(finished, "done")
+        waiting = [path for path in paths if states.get(path) != "done"]
+        if waiting:
+            roles = sorted({str(run.config.get("role", "")) for run in runs} - {""})
+            title = f"{study.name}, {' and '.join(roles)}" if roles else study.name
+            states |= machinery.execute(waiting, console, title)
+        if any(states[path] != "done" for path in paths):
+            break  # what comes next in the plan builds on these
+    return states, before
+
+
+def conclude(
+    states: dict[Path, str], before: set[Path], console: Console, *, again: str, interrupted: bool = False
+) -> int:
+    """Say what became of each; the exit code."""
+    if len(states) > 1:
+        console.print(_count(states, before))
+    failed = [RunDirectory(path) for path, state in states.items() if state == "failed"]
+    for run in failed:
+        failure = run.failure() or {}
+        console.print(f"[red]failed[/]  {run.name}: ", end="")
+        console.print(first_line(failure.get("error")), markup=False, highlight=False, soft_wrap=True)
+        console.print(f"        traceback: {run.path / 'failure.json'}", markup=False, highlight=False, soft_wrap=True)
+    unfinished = interrupted or any(state in ("interrupted", "waiting") for state in states.values())
+    if failed or unfinished:
+        word = "interrupted" if unfinished else "failed runs try again"
+        console.print(f"{word}; go on with: {again}", markup=False, highlight=False, soft_wrap=True)
+    return INTERRUPTED if unfinished else 1 if failed else 0
+
+
+def _count(states: dict[Path, str], before: set[Path]) -> Table:
+    """One row for each role, method and variant."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for path, state in states.items():
+        config = RunDirectory(path).config()
+        label = " ".join(str(config[key]) for key in ("method", "variant") if config.get(key)) or str(
+            config.get("kind")
+        )
+        counts.setdefault((str(config.get("role", "")), label), Counter())[
+            state if path not in before else "before"
+        ] += 1
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("runs", ""):
+        table.add_column(heading, no_wrap=True)
+    columns = {
+        "done": "done",
+        "before": "done before",
+        "failed": "failed",
+        "interrupted": "stopped",
+        "waiting": "waiting",
+    }
+    shown = [key for key in columns if key in ("done", "before") or any(count[key] for count in counts.values())]
+    for key in shown:
+        table.add_column(columns[key], justify="right", style="red" if key == "failed" else None)
+    for (role, label), count in counts.items():
+        table.add_row(role, label, *(str(count[key]) if count[key] else "–" for key in shown))
+    return table

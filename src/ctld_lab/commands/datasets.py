@@ -1,0 +1,70 @@
+"""`ctld data list`, `fetch` and `verify`."""
+
+from pathlib import Path
+
+from rich import progress
+from rich.console import Console
+
+from ctld_lab import data
+from ctld_lab.commands import Refusal
+from ctld_lab.commands.overview import plain_table
+from ctld_lab.commands.request import unknown
+
+
+def list_datasets(data_dir: Path | None, console: Console) -> None:
+    table = plain_table("data set", "kind", "where", "MB", "what, and its licence", numeric=("MB",))
+    for row in data.status(data_dir):
+        if row.embedded:
+            where = "installed" if row.available else f"needs {', '.join(row.missing)}"
+        else:
+            where = str(row.where) if row.available else f"not here: ctld data fetch {row.name}"
+        size = "" if row.size is None else f"{row.size / 1e6:.1f}"
+        table.add_row(row.name, row.kind, where, size, f"{row.origin}; {row.licence}")
+    console.print(table)
+    folders = ", ".join(map(str, data.search_path(data_dir)))
+    console.print(f"looked for in {folders}", markup=False, highlight=False, soft_wrap=True)
+
+
+def fetch(name: str, data_dir: Path | None, *, force: bool, console: Console) -> None:
+    _check(name)
+    if data.DATASETS[name].embedded:
+        console.print(f"{name} comes with an installed package: nothing to fetch", highlight=False)
+        return
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=24),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
+        tasks: dict[str, progress.TaskID] = {}
+
+        def tell(file: str, so_far: int, total: int) -> None:
+            if file not in tasks:
+                tasks[file] = bars.add_task(file, total=total)
+            bars.update(tasks[file], completed=so_far)
+
+        paths = data.fetch(name, data_dir, tell, force=force)
+    for path in paths:
+        console.print(f"{path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def verify(name: str | None, data_dir: Path | None, console: Console) -> int:
+    """1 if a file is not what it should be. Without a name: whatever is there."""
+    if name is not None:
+        _check(name)
+    names = [name] if name is not None else [row.name for row in data.status(data_dir) if row.available]
+    good = True
+    for each in names:
+        for file in data.verify(each, data_dir):
+            good = good and file.ok
+            where = f" ({file.path})" if file.path else ""
+            line = f"{each}: {file.name} {'is right' if file.ok else f'is wrong: {file.problem}'}{where}"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0 if good else 1
+
+
+def _check(name: str) -> None:
+    if name not in data.DATASETS:
+        raise Refusal(unknown("data set", name, data.DATASETS))

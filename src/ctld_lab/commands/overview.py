@@ -1,0 +1,168 @@
+"""`ctld list`, `report`, `compare` and `tensorboard`: what there is and what came out. Records only, no torch."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ctld_lab.commands import Refusal
+from ctld_lab.commands.lock import holder
+from ctld_lab.executors.progress import total_steps
+from ctld_lab.records import RecordError, StudyDirectory, find_studies
+
+
+def study_in(path: Path) -> StudyDirectory:
+    """The study that this directory holds."""
+    if (path / "study.json").exists():
+        return StudyDirectory(path)
+    below = ", ".join(str(study.path) for study in find_studies(path))
+    hint = f"; below it: {below}" if below else '; "ctld run" makes one, "ctld list" finds them'
+    raise Refusal(f"{path} holds no study (no study.json){hint}")
+
+
+def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
+    return table
+
+
+# ---- ctld list ----
+
+
+def list_all(root: Path, console: Console) -> None:
+    from ctld_lab import studies
+
+    known = plain_table("study", "what it rebuilds")
+    for name, line in studies.names().items():
+        known.add_row(name, line)
+    console.print(known)
+    found = find_studies(root)
+    if not found:
+        console.print(f"no study in {root} yet: ctld run NAME", markup=False, highlight=False, soft_wrap=True)
+        return
+    table = plain_table("directory", "study", "runs done", "failed", "state", numeric=("runs done", "failed"))
+    for study in found:
+        table.add_row(*_row(study))
+    console.print(table)
+
+
+def _row(study: StudyDirectory) -> tuple[Text, ...]:
+    """A record that cannot be read is told in its row; the other rows are as good as ever."""
+    path = Text(str(study.path), overflow="fold")
+    live = holder(study.path) is not None
+    try:
+        description = study.description()
+        states: Counter[str] = Counter()
+        done = total = 0
+        for run in study.runs():
+            state = run.state()
+            states[state] += 1
+            told = run.progress()
+            steps = total_steps(run.config()) or int(told.get("steps", 1))
+            total += steps
+            done += steps if state == "done" else min(steps, int(told.get("step", 0)))
+    except (RecordError, TypeError, ValueError) as error:
+        return path, Text("?"), Text("–"), Text("–"), Text(str(error), style="red")
+    count, failed = states.total(), states["failed"]
+    percent = f"{100 * done / total:.0f} %" if total else "0 %"
+    if live:
+        now = Text(f"live, {percent}", style="green")
+    elif count and states["done"] == count:
+        now = Text("done")
+    else:
+        now = Text(f"stopped, {percent}")
+    name = f"{description.get('study')}, {description.get('scale')}"
+    return path, Text(name), Text(f"{states['done']}/{count}"), Text(str(failed), style="red" if failed else ""), now
+
+
+# ---- ctld report, compare, tensorboard ----
+
+
+def write_report(path: Path, console: Console, output: Path | None = None) -> None:
+    """The report's files, then its tables in short."""
+    from ctld_lab import report
+
+    studies = find_studies(path) or [study_in(path)]
+    written = report.build(path, output)
+    for study in studies:
+        if len(studies) > 1:
+            console.print(f"{study.path}", markup=False, highlight=False, soft_wrap=True)
+        console.print(_results(study.path))
+    console.print(f"report: {written}", markup=False, highlight=False, soft_wrap=True)
+
+
+def shown(metrics: Iterable[str]) -> list[str]:
+    """Few enough for a terminal: those of the test data and of the whole network, where there are such."""
+    whole = [metric for metric in dict.fromkeys(metrics) if " of layer " not in metric]
+    return ([metric for metric in whole if metric.startswith("test")] or whole)[:3]
+
+
+def _results(path: Path) -> Table:
+    """What the final runs came to: each method with its test metrics, over its seeds."""
+    from ctld_lab.report.tables import final_table
+    from ctld_lab.report.wording import show_estimate
+
+    rows = final_table(path)
+    metrics = shown(metric for row in rows for metric in row.metrics)
+    table = plain_table("method", "variant", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
+    for row in rows:
+        cells = [f"{show_estimate(row.estimate(metric))} {_mark(row.marks.get(metric))}" for metric in metrics]
+        table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), *cells, row.state)
+    if any(row.marks.get(metric) in _MARKS for row in rows for metric in metrics):
+        table.caption = "* best, = no different from it as far as the seeds tell; ± 95 %"
+    return table
+
+
+_MARKS = {"best": "*", "tie": "="}
+
+
+def _mark(mark: str | None) -> str:
+    """One character wide, so that numbers stay below each other; rich would strip a plain space."""
+    return _MARKS.get(mark or "", "\N{NO-BREAK SPACE}")
+
+
+def _heading(metric: str) -> str:
+    return metric.replace("_", " ") if len(metric) <= 12 else metric.replace("_", " ").replace(" ", "\n")
+
+
+def _variant(variant: str, point: dict[str, Any]) -> str:
+    return " ".join(filter(None, (variant, ", ".join(f"{key} = {value}" for key, value in point.items()))))
+
+
+def print_comparison(paths: Sequence[Path], console: Console) -> None:
+    from ctld_lab.report.tables import compare
+    from ctld_lab.report.wording import show_estimate
+
+    if len(paths) < 2:
+        raise Refusal("give at least two directories to compare")
+    for path in paths:
+        study_in(path)
+    comparisons = compare(paths)
+    if not comparisons:
+        raise RecordError(f"{' and '.join(map(str, paths))} have no finished method in common")
+    metrics = shown(row.metric for row in comparisons)
+    headings = [f"({index}) {path.name}" for index, path in enumerate(paths, start=1)]
+    table = plain_table("method", "variant", "metric", *headings, numeric=headings)
+    for row in comparisons:
+        if row.metric in metrics:
+            cells = [show_estimate(estimate) for estimate in row.estimates]
+            for index, verdict in enumerate(row.verdicts, start=1):
+                cells[index] += f" {verdict}" if verdict != "unknown" else " ?"
+            table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), row.metric, *cells)
+    table.caption = (
+        "lower, higher, tie: against (1) over the seeds that both have, at 95 %; ?: fewer than two such seeds"
+    )
+    console.print(table)
+
+
+def write_tensorboard(study: StudyDirectory, console: Console) -> None:
+    from ctld_lab.tensorboard import export
+
+    written = export(study)
+    console.print(f"to see the curves: tensorboard --logdir {written}", markup=False, highlight=False, soft_wrap=True)

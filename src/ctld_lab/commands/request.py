@@ -1,0 +1,153 @@
+"""From what was typed to a `Request`. Whatever is wrong with it is refused here, before any work."""
+
+import difflib
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from ctld_lab.commands import Refusal
+from ctld_lab.studies.study import Request, Study
+
+MOST_SEEDS = 1000
+_OPTIONS = {f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "data", "text", "data_dir")}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What decides the numbers of `ctld run`, as typed."""
+
+    study: str
+    scale: str
+    methods: str | None = None
+    seeds: str | None = None
+    data: str | None = None
+    text: Path | None = None
+    data_dir: Path | None = None
+
+    def command(self) -> str:
+        """What to type for the same study, in any directory; kept in study.json."""
+        words = ["ctld", "run", self.study, "--scale", self.scale]
+        for option, name in _OPTIONS.items():
+            value = getattr(self, name)
+            if value is not None:
+                words += [option, str(value.absolute() if isinstance(value, Path) else value)]
+        return shlex.join(words)
+
+    @classmethod
+    def from_command(cls, command: str) -> Self:
+        """What `command` wrote."""
+        start, study, *rest = *shlex.split(command)[1:], ""
+        options = dict(zip(rest[0:-1:2], rest[1:-1:2], strict=True))
+        if start != "run" or not options.keys() <= {"--scale", *_OPTIONS}:
+            raise ValueError(command)
+        values: dict[str, Any] = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
+        values |= {key: Path(values[key]) for key in ("text", "data_dir") if key in values}
+        return cls(study, options["--scale"], **values)
+
+    def in_data_dir(self, folder: Path) -> Self:
+        return replace(self, data_dir=folder)
+
+
+def find_study(name: str) -> Study:
+    from ctld_lab import studies
+
+    if name not in studies.names():
+        raise Refusal(unknown("study", name, studies.names()))
+    return studies.get(name)
+
+
+def build(order: Order, study: Study) -> Request:
+    """With data found and identified."""
+    if order.scale not in study.scales:
+        raise Refusal(unknown("scale", order.scale, study.scales))
+    settings = dict(study.scales[order.scale])
+    seeds = parse_seeds(order.seeds) if order.seeds is not None else list(range(int(settings.get("seeds", 1))))
+    methods = parse_methods(order.methods, study)
+    return Request(order.scale, methods, seeds, find_data(order, study, settings.get("data")), settings)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """ "3" is how many: 0, 1, 2. "4,7" are seeds themselves, and so is "4,"."""
+    words = [word.strip() for word in text.split(",")]
+    if len(words) > 1 and not words[-1]:
+        words.pop()
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        raise Refusal(f'--seeds {text} is neither a count, such as 3, nor a list of seeds, such as "0,1,2"') from None
+    if "," not in text:
+        if not 1 <= numbers[0] <= MOST_SEEDS:
+            raise Refusal(f"--seeds {text}: give at least 1 and at most {MOST_SEEDS} seeds")
+        return list(range(numbers[0]))
+    if min(numbers) < 0 or max(numbers) >= 2**31:
+        raise Refusal(f"--seeds {text}: a seed is 0 or more, and below 2^31")
+    if len(set(numbers)) < len(numbers):
+        raise Refusal(f"--seeds {text}: each seed once, or the runs would not differ")
+    return numbers
+
+
+def parse_methods(text: str | None, study: Study) -> list[str]:
+    if text is None:
+        return list(study.methods)
+    known = [*study.methods, *study.optional_methods]
+    if not known:
+        raise Refusal(f"the study {study.name} is not about methods; leave --methods out")
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise Refusal(f"--methods names none; known: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise Refusal(unknown("method", name, known))
+        if names.count(name) > 1:
+            raise Refusal(f"--methods {text}: {name} is there more than once")
+    return names
+
+
+def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]:
+    """Name and SHA-256 of what the runs will load; that it is there is seen now, and not by each run for itself."""
+    if order.data is not None and order.text is not None:
+        raise Refusal("--data and --text are two sources of data; give one")
+    if study.takes is None:
+        if order.data is not None or order.text is not None:
+            raise Refusal(f"the study {study.name} takes no data; leave --data and --text out")
+        return {}
+    from ctld_lab import data
+    from ctld_lab.data.locate import find
+
+    use_data_dir(order.data_dir)
+    if order.text is not None:
+        if study.takes != "text":
+            raise Refusal(f"the study {study.name} takes {study.takes}, not text; leave --text out")
+        path = order.text.absolute()
+        return {"name": path.name, "sha256": data.identify(path), "path": str(path)}
+    name = order.data or str(default)
+    fitting = [row.name for row in data.DATASETS.values() if row.kind == study.takes]
+    if name not in data.DATASETS:
+        raise Refusal(unknown("data set", name, fitting))
+    if name not in fitting:
+        raise Refusal(
+            f"the data set {name} is {data.DATASETS[name].kind}, and the study {study.name} takes {study.takes}; "
+            f"give one of {', '.join(fitting)}"
+        )
+    for file in data.DATASETS[name].files:
+        find(data.DATASETS[name], file)
+    return {"name": name, "sha256": data.identify(name)}
+
+
+def use_data_dir(folder: Path | None) -> None:
+    """The runs find it in the environment, whichever process they are in."""
+    if folder is not None:
+        if not folder.is_dir():
+            raise Refusal(f"--data-dir {folder} is not a directory; make it, or give another")
+        os.environ["CTLD_DATA"] = str(folder.absolute())
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence with the near ones and all of them."""
+    names: Sequence[str] = list(known)
+    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? Known" if near else "known"
+    return f"there is no {what} {name!r}; {hint}: {', '.join(names)}"

@@ -1,0 +1,36 @@
+"""How the world reaches into a run: a wish to stop, and a word once a second on how far it is."""
+
+import signal
+import time
+from types import FrameType
+from typing import Any
+
+from ctld_lab.records import RunDirectory, write_json
+
+
+class Interrupted(Exception):
+    """The run stopped because it was asked to, after it had saved a checkpoint."""
+
+
+class Control:
+    """One for each process that executes runs. After Ctrl-C or SIGTERM `stopping` is true, and runs stop at their next step."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        self._written = 0.0
+
+    def listen(self) -> None:
+        """From now on the first signal asks the run to stop; a second one kills, as it would have."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self.stopping = True
+        signal.signal(number, signal.SIG_DFL)
+
+    def tell(self, directory: RunDirectory, step: int, steps: int, **more: Any) -> None:
+        """Leave progress.json in the run's directory, at most once a second."""
+        now = time.monotonic()
+        if now - self._written >= 1.0:
+            self._written = now
+            write_json(directory.path / "progress.json", {"step": step, "steps": steps, "time": time.time(), **more})

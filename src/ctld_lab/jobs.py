@@ -1,0 +1,111 @@
+"""`execute`: carry out the run that a directory describes, whatever its kind, and leave its result or its failure there."""
+
+import importlib
+import os
+import platform
+import subprocess
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from ctld_lab.control import Control, Interrupted
+from ctld_lab.records import RecordError, RunDirectory
+
+# config["kind"] → the module whose `run(directory, config, control)` does it and returns the result. Imported when needed.
+KINDS = {
+    "train": "ctld_lab.train",
+    "timing": "ctld_lab.timing",
+    "double_well": "ctld_lab.sampling.double_well",
+    "theorem": "ctld_lab.sampling.theorem",
+}
+
+
+def execute(path: Path, *, threads: int, control: Control) -> str:
+    """Returns the state in which the run is left: "done", "failed" or "interrupted". Never raises for a run that fails.
+
+    A run that is done is left alone. One that was begun on another number of threads keeps that number, since sums, and so
+    the last bits of everything, depend on it.
+    """
+    directory = RunDirectory(path)
+    try:
+        if directory.result() is not None:
+            return "done"
+        config = directory.config()
+        if config.get("kind") not in KINDS:
+            raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
+        kept = directory.environment()
+        threads = int(kept.get("threads", threads))
+        _set_threads(threads)
+        directory.write("environment.json", environment(threads) | {"attempts": int(kept.get("attempts", 0)) + 1})
+        module = importlib.import_module(KINDS[config["kind"]])
+        result = module.run(directory, config, control)
+        directory.write("result.json", result)
+    except Interrupted:
+        return "interrupted"
+    except Exception as error:
+        # The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint.
+        directory.write(
+            "failure.json",
+            {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(), "time": _now()},
+        )
+        return "failed"
+    for name in ("failure.json", "progress.json", "checkpoint.safetensors"):
+        (path / name).unlink(missing_ok=True)
+    return "done"
+
+
+def _set_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """Versions, commit and machine."""
+    import numpy as np
+    import torch
+
+    import ctld
+
+    commit, dirty = _commit()
+    return {
+        "versions": {
+            "ctld": ctld.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "commit": commit,
+        "dirty": dirty,
+        "machine": f"{platform.system()} {platform.machine()}, {_processor()}",
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "started": _now(),
+    }
+
+
+def _commit() -> tuple[str | None, bool | None]:
+    """Of the source that runs, where it is a clone."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", here, *arguments], capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent)))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

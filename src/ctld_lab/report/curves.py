@@ -1,0 +1,83 @@
+"""Learning curves: the mean over seeds with its 95 % band, one line per method."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from ctld_lab.records import number
+from ctld_lab.report.plots import Key, method_key, no_data, plain_log, thousands
+from ctld_lab.report.reading import RunRecord, StudyRecord
+from ctld_lab.report.statistics import Estimate, estimate
+
+# Curves that tie lie on each other: SGD-M thin and on top, CTLD broad below it.
+WIDTHS: dict[str, dict[str, Any]] = {"sgd": {"linewidth": 0.8, "zorder": 4}, "ctld": {"linewidth": 2.2, "zorder": 3.5}}
+Curve = list[tuple[float, Estimate]]
+
+
+def runs_to_draw(study: StudyRecord, method: str, variant: str) -> list[RunRecord]:
+    """Finished runs, or unfinished ones where there are no others: a mean over seeds that come and go would jump."""
+    runs = [run for run in study.finals if (run.method, run.variant) == (method, variant) and run.metrics]
+    return [run for run in runs if run.state == "done"] or [run for run in runs if run.state == "started"]
+
+
+def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[Curve]:
+    """One curve per stage: what is measured starts anew with each layer, so no line leads from one to the next."""
+    found: dict[int, dict[float, list[float]]] = {}
+    for run in runs:
+        for line in run.metrics:
+            value = number((line.get(split) or {}).get(metric))
+            if math.isfinite(value):
+                stage = found.setdefault(int(line.get("stage", 1)), {})
+                stage.setdefault(number(line.get("step")), []).append(value)
+    return [[(step, estimate(stage[step])) for step in sorted(stage)] for _, stage in sorted(found.items())]
+
+
+def keys(study: StudyRecord) -> list[Key]:
+    return [method_key(method, study.title(method), study.methods) for method in study.methods]
+
+
+def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric: str, ylabel: str) -> None:
+    """Logarithmic in y. The axes follow the means: at two or three seeds a band can be wider than everything."""
+    shown: list[float] = []
+    last_step = 0.0
+    for layer, (method, key) in enumerate(zip(study.methods, keys(study), strict=True)):
+        for curve in mean_curves(runs_to_draw(study, method, variant), split, metric):
+            steps = np.array([step for step, _ in curve])
+            means = np.array([found.mean for _, found in curve])
+            low = np.array([np.nan if found.low is None else found.low for _, found in curve])
+            high = np.array([np.nan if found.high is None else found.high for _, found in curve])
+            style = WIDTHS.get(method, {"linewidth": 1.3, "zorder": 3 - 0.1 * layer})
+            axes.plot(steps, means, color=key.colour, linestyle=(0, key.dashes) if key.dashes else "-", **style)
+            axes.fill_between(steps, np.maximum(low, 1e-3 * means), high, color=key.colour, alpha=0.18, linewidth=0)
+            shown += means.tolist()
+            last_step = max(last_step, float(steps[-1]))
+    if not shown:
+        return no_data(axes, "no run has been evaluated yet")
+    plain_log(axes, "y", shown)
+    positive = [value for value in shown if value > 0] or [1.0]
+    low_end, high_end = math.log10(min(positive)), math.log10(max(positive))
+    margin = max(0.06 * (high_end - low_end), 0.01)
+    axes.set_ylim(10 ** (low_end - margin), 10 ** (high_end + 2.5 * margin))
+    axes.set(xlabel="iteration", ylabel=ylabel, xlim=(0, last_step or 1))
+    axes.locator_params(axis="x", nbins=5)
+    thousands(axes)
+    return None
+
+
+def mark_stages(axes: Axes, study: StudyRecord) -> None:
+    """Where the training moves on to the next layer."""
+    steps: list[int] = next(
+        (run.config["steps"] for run in study.finals if isinstance(run.config.get("steps"), list)), []
+    )
+    if len(steps) < 2 or not axes.axison:
+        return
+    ends = np.cumsum(steps)
+    axes.set_xticks([0, *ends] if len(ends) <= 5 else [0, ends[-1]])
+    for layer, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), start=1):
+        if layer > 1:
+            axes.axvline(begin, color="0.6", linewidth=0.6, linestyle="--", zorder=1)
+        place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "top"}
+        axes.text((begin + end) / 2, 0.985, f"layer {layer}", color="0.35", fontsize=7, **place)

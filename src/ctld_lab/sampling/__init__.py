@@ -1,0 +1,1 @@
+"""What the sampler does where the answer is known: runs without a network."""

@@ -1,0 +1,269 @@
+"""The one training loop: data → loss → step → record → evaluate → checkpoint, the same for every method and workload.
+
+Three clocks run apart: training, evaluation, and logging with checkpoints. A run is a function of its configuration (and of the
+number of threads, since sums depend on it): killed at any moment, it goes on from its last checkpoint to the same bits.
+"""
+
+import math
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+import ctld
+from ctld import NonFiniteError
+from ctld_lab import workloads
+from ctld_lab.checkpoints import load_checkpoint, save_checkpoint
+from ctld_lab.control import Control, Interrupted
+from ctld_lab.records import Appender, RunDirectory
+from ctld_lab.streams import stream_seed
+
+
+class Diverged(Exception):
+    """The loss is no longer a number. That is a result, not a failure."""
+
+
+def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
+    """Train as `config` says and return what came out; goes on from a checkpoint if there is one."""
+    training = Training(directory, config, control)
+    with warnings.catch_warnings():
+        # What CTLD warns of (no prior, α outside) is the study's own choice, or is recorded in the result.
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            training.restore()
+            while training.stage < training.workload.stages:
+                training.train_stage()
+            return training.result(diverged=False)
+        except Diverged:
+            return training.result(diverged=True)
+        finally:
+            training.close()
+
+
+class Training:
+    """A run in progress. What `save` stores decides everything that is still to come."""
+
+    def __init__(self, directory: RunDirectory, config: dict[str, Any], control: Control) -> None:
+        self.directory, self.config, self.control = directory, config, control
+        self.seed = int(config["seed"])
+        self.workload = workloads.build(config)
+        self.stage = self.stage_step = 0
+        self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
+        self.tempering: dict[str, float] = {"steps": 0, "cold": 0, "outside": 0, "highest_ratio": 0.0}
+        self.temperature: float | None = None
+        self.clocks = {"train": 0.0, "evaluate": 0.0, "log": 0.0}
+        self.optimizer: torch.optim.Optimizer | None = None
+        self._resumed: dict[str, Any] | None = None  # state of an optimizer that is still to be built
+        self._metrics: Appender | None = None
+        self._trace: Appender | None = None
+        self._ticked = self._saved = time.perf_counter()
+        # Nothing but dropout draws from torch's global generator.
+        torch.manual_seed(stream_seed(self.seed, "dropout"))
+
+    # ---- one stage ----
+
+    def train_stage(self) -> None:
+        """From where the stage is to its end."""
+        steps = self.config["steps"][self.stage]
+        parameters = self.workload.begin(self.stage)
+        optimizer = self.optimizer = self.build_optimizer(parameters)
+        if self._resumed is not None:
+            optimizer.load_state_dict(self._resumed)
+            self._resumed = None
+        workload, control = self.workload, self.control
+        evaluations = evaluation_steps(steps, self.config["evaluations"])
+        tempered = optimizer if isinstance(optimizer, ctld.CTLD) else None
+        self.temperature = None if tempered is None else tempered.temperature
+        trace_every = max(1, self.config["exploration_steps"] // 1000)
+        clip = self.config.get("clip")
+        self._tick("log")
+        if self.stage_step == 0:
+            self.evaluate(thorough=False)
+        while self.stage_step < steps:
+            self._set_learning_rate(optimizer)
+            loss = workload.loss(self.stage_step)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if clip is not None:
+                nn.utils.clip_grad_value_(parameters, clip)  # each element, as char-rnn does
+            exploring = tempered is not None and tempered.exploring
+            try:
+                optimizer.step(loss=loss)  # type: ignore[call-arg]
+            except NonFiniteError:
+                raise Diverged from None
+            self.stage_step += 1
+            if tempered is not None and exploring:
+                self._record_tempering(tempered, trace_every)
+            now = time.perf_counter()
+            if self.stage_step in evaluations:
+                self._tick("train")
+                self.evaluate(thorough=self.stage_step == steps)
+            if now - self._saved > self.config["checkpoint_seconds"] or control.stopping:
+                self._tick("train")
+                if not math.isfinite(float(loss.detach())):
+                    raise Diverged
+                self.save()
+                if control.stopping:
+                    raise Interrupted
+        self.stage, self.stage_step = self.stage + 1, 0
+
+    def build_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """With what the method of the table needs: its noise has a stream of its own."""
+        method = ctld.OPTIMIZERS[self.config["method"]]
+        options = dict(self.config["optimizer"])
+        if "num_data" in method.needs:
+            options["num_data"] = self.workload.num_data
+        if "exploration_steps" in method.needs:
+            options.setdefault("exploration_steps", self.config["exploration_steps"])
+        if "num_steps" in method.needs:
+            options["num_steps"] = self.config["steps"][self.stage]
+        if method.noisy:
+            options["seed"] = stream_seed(self.seed, "noise", self.stage)
+        tempering = options.pop("tempering", None)
+        if tempering is not None and options["exploration_steps"]:
+            options["tempering"] = ctld.Tempering.paper(
+                math.sqrt(options["lr"] / self.workload.num_data), options["exploration_steps"], **tempering
+            )
+        return ctld.create(self.config["method"], parameters, **options)
+
+    def _set_learning_rate(self, optimizer: torch.optim.Optimizer) -> None:
+        schedule = self.config.get("schedule")
+        if schedule is not None and self.stage_step % schedule["every"] == 0:
+            factor = schedule["factor"] ** (self.stage_step // schedule["every"])
+            for group in optimizer.param_groups:
+                group["lr"] = self.config["optimizer"]["lr"] * factor
+
+    # ---- records ----
+
+    @property
+    def step(self) -> int:
+        """Over all stages."""
+        return int(sum(self.config["steps"][: self.stage])) + self.stage_step
+
+    def evaluate(self, *, thorough: bool) -> None:
+        """Append a line to the metrics; a loss that is no number ends the run."""
+        splits = self.workload.evaluate(thorough=thorough)
+        self._tick("evaluate")
+        line = {
+            "step": self.step,
+            "stage": self.stage + 1,
+            "stage_step": self.stage_step,
+            "epoch": self.workload.epochs(self.stage_step),
+            **splits,
+            "lr": float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else None,
+            "seconds": dict(self.clocks),
+        }
+        metrics = self._open()[0]
+        metrics.append(line)
+        metrics.flush()
+        if thorough:
+            self.ends.append(splits)
+        if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
+            raise Diverged
+        self.control.tell(self.directory, self.step, sum(self.config["steps"]))
+        self._tick("log")
+
+    def _record_tempering(self, optimizer: ctld.CTLD, every: int) -> None:
+        last = optimizer.last
+        if last is None or last.alpha is None:
+            return
+        counts = self.tempering
+        counts["steps"] += 1
+        counts["cold"] += last.temperature_ratio == 1.0
+        counts["outside"] += abs(last.alpha) > 1.5
+        counts["highest_ratio"] = max(counts["highest_ratio"], last.temperature_ratio)
+        if self.stage_step % every == 0:
+            line = {
+                "step": self.step,
+                "stage": self.stage + 1,
+                "alpha": last.alpha,
+                "temperature_ratio": last.temperature_ratio,
+                "kinetic_temperature": last.kinetic_temperature,
+                "potential": last.potential,
+            }
+            self._open()[1].append(line)
+
+    def result(self, *, diverged: bool) -> dict[str, Any]:
+        """What `result.json` holds."""
+        metrics, trace = self._open()
+        for lines in (metrics, trace):
+            lines.flush(to_disk=True)
+        self._tick("log")
+        result: dict[str, Any] = {"steps": self.step, "diverged": diverged, "parameters": self.workload.num_parameters()}
+        if not diverged:
+            result |= self.ends[-1]
+            if self.workload.stages > 1:
+                result["stages"] = self.ends
+        if self.temperature is not None:
+            counts = self.tempering
+            steps = max(counts["steps"], 1)
+            result["temperature"] = self.temperature
+            result["tempering"] = {
+                "cold_share": counts["cold"] / steps,
+                "share_outside": counts["outside"] / steps,
+                "highest_ratio": counts["highest_ratio"],
+            }
+        return result | {"seconds": dict(self.clocks)}
+
+    def _tick(self, clock: str) -> None:
+        """What has passed since the last tick goes to `clock`."""
+        now = time.perf_counter()
+        self.clocks[clock] += now - self._ticked
+        self._ticked = now
+
+    # ---- checkpoints ----
+
+    def save(self) -> None:
+        """Lines first, to the disk; then, in one move, the checkpoint that vouches for them."""
+        metrics, trace = self._open()
+        for lines in (metrics, trace):
+            lines.flush(to_disk=True)
+        self._tick("log")
+        state = {
+            "stage": self.stage,
+            "stage_step": self.stage_step,
+            "workload": self.workload.state(),
+            "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
+            "generator": torch.get_rng_state(),
+            "ends": self.ends,
+            "tempering": self.tempering,
+            "clocks": self.clocks,
+            "lengths": {"metrics.jsonl": metrics.length, "trace.jsonl": trace.length},
+        }
+        save_checkpoint(self.directory.checkpoint, state)
+        self.control.tell(self.directory, self.step, sum(self.config["steps"]))
+        self._tick("log")
+        self._saved = time.perf_counter()
+
+    def restore(self) -> None:
+        """Take up the checkpoint; without one, start from nothing."""
+        state: dict[str, Any] = {"lengths": {"metrics.jsonl": 0, "trace.jsonl": 0}}
+        if self.directory.checkpoint.exists():
+            state = load_checkpoint(self.directory.checkpoint)
+        for name, length in state["lengths"].items():
+            self.directory.cut(name, length)
+        if "stage" not in state:
+            return
+        self.stage, self.stage_step = state["stage"], state["stage_step"]
+        self.ends, self.tempering, self.clocks = state["ends"], state["tempering"], state["clocks"]
+        self.workload.load_state(state["workload"])
+        self._resumed = state["optimizer"]
+        torch.set_rng_state(state["generator"])
+
+    def _open(self) -> tuple[Appender, Appender]:
+        if self._metrics is None or self._trace is None:
+            self._metrics = Appender(self.directory.path / "metrics.jsonl")
+            self._trace = Appender(self.directory.path / "trace.jsonl")
+        return self._metrics, self._trace
+
+    def close(self) -> None:
+        for lines in (self._metrics, self._trace):
+            if lines is not None:
+                lines.close()
+
+
+def evaluation_steps(steps: int, count: int) -> frozenset[int]:
+    """`count` steps, evenly spaced, the last being the end of the stage."""
+    return frozenset(round(steps * index / count) for index in range(1, count + 1))

@@ -1,0 +1,154 @@
+"""Stacked denoising autoencoder on MNIST, trained greedily, layer by layer (the paper, section 5.1 and Fig. 2).
+
+Stack i encodes and decodes, dims[i] → dims[i+1] → dims[i], and reconstructs its clean input: the image for the first,
+the code of the trained stacks below for the others. Loss and metric `mse`: half the mean square over elements. Dropout on the input
+of every stack but the first and on the code of every stack but the last; ReLU on every code, and on every reconstruction
+but the first. Xavier initialisation, biases zero. Widths, dropout and pixels scaled by 0.02 (0 to 5.1) are those of MXNet's
+example, which the paper's authors used; hence the axis of Fig. 2.
+
+The paper compares `mse`, the error of a layer on its own input. From the second layer on, that input is made by the method itself:
+codes that have died are reconstructed without error. `image_mse` cannot be had so cheaply: the same half mean square between
+the image and what comes back from the present code through all decoders.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ctld_lab.streams import numpy_generator, torch_generator
+
+PIXEL_SCALE = 0.02
+CHUNK = 2000  # rows at a time, where no gradient is needed
+
+
+class Stack(nn.Module):
+    """One autoencoder of the stack."""
+
+    def __init__(self, wide: int, narrow: int, *, first: bool, last: bool, dropout: float, generator: torch.Generator) -> None:
+        super().__init__()
+        self.encoder = nn.Linear(wide, narrow)
+        self.decoder = nn.Linear(narrow, wide)
+        for layer in (self.encoder, self.decoder):
+            nn.init.xavier_uniform_(layer.weight, generator=generator)
+            nn.init.zeros_(layer.bias)
+        self.input_dropout = nn.Dropout(0.0 if first else dropout)
+        self.code_dropout = nn.Dropout(0.0 if last else dropout)
+        self.linear_output = first
+
+    def encode(self, inputs: Tensor) -> Tensor:
+        return torch.relu(self.encoder(self.input_dropout(inputs)))
+
+    def decode(self, code: Tensor) -> Tensor:
+        made: Tensor = self.decoder(self.code_dropout(code))
+        return made if self.linear_output else torch.relu(made)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.decode(self.encode(inputs))
+
+
+class SdA:
+    """`images` and `held_out` are pixels, one row an image; `held_out_name` is "test", or "valid" while tuning."""
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        held_out: NDArray[np.uint8],
+        *,
+        held_out_name: str,
+        seed: int,
+        widths: Sequence[int] = (784, 500, 500, 2000, 10),
+        batch_size: int = 128,
+        dropout: float = 0.2,
+        curve_rows: int = 1000,
+    ) -> None:
+        if widths[0] != images.shape[1]:
+            raise ValueError(f"widths start with {widths[0]}, an image has {images.shape[1]} pixels; let them agree")
+        if not 1 <= batch_size <= len(images):
+            raise ValueError(f"batch_size = {batch_size} does not fit {len(images)} images")
+        self.stages = len(widths) - 1
+        self.num_data = len(images)
+        self.batch_size = batch_size
+        self._seed, self._curve_rows = seed, curve_rows
+        self._pixels = {"train": images, held_out_name: held_out}
+        self._inputs: dict[str, Tensor] = {}
+        self._stage = -1
+        self._order: tuple[int, Tensor] | None = None
+        self.stacks = nn.ModuleList(
+            Stack(
+                widths[stage],
+                widths[stage + 1],
+                first=stage == 0,
+                last=stage == self.stages - 1,
+                dropout=dropout,
+                generator=torch_generator(seed, "initialisation", stage),
+            )
+            for stage in range(self.stages)
+        )
+
+    def begin(self, stage: int) -> list[nn.Parameter]:
+        """The codes of the stacks below are computed once, here: they no longer change."""
+        self._stage, self._order = stage, None
+        self._inputs = {split: self._codes(pixels, stage) for split, pixels in self._pixels.items()}
+        stack = self.stacks[stage]
+        stack.train()
+        return list(stack.parameters())
+
+    def loss(self, step: int) -> Tensor:
+        """Half the mean square error on a batch, dropout and all."""
+        clean = self._inputs["train"][self._rows(step)]
+        made = self.stacks[self._stage](clean)
+        return 0.5 * nn.functional.mse_loss(made, clean)
+
+    @torch.no_grad()
+    def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        """Without dropout; thorough is on all that is held out, and on as many images of the training set."""
+        trained = [self.stacks[stage].eval() for stage in range(self._stage + 1)]
+        count = min(map(len, self._pixels.values())) if thorough else self._curve_rows
+        metrics = {}
+        for split, inputs in self._inputs.items():
+            error = image_error = 0.0  # summed in float64: they are means over millions of elements
+            rows, pixels = inputs[:count], torch.from_numpy(self._pixels[split][:count])
+            for part, image in zip(rows.split(CHUNK), pixels.split(CHUNK), strict=True):
+                made = trained[-1](part)
+                error += float((made - part).double().square().sum())
+                for stack in reversed(trained[:-1]):
+                    made = stack.decode(made)
+                image_error += float((made - image.float() * PIXEL_SCALE).double().square().sum())
+            metrics[split] = {"mse": 0.5 * error / rows.numel(), "image_mse": 0.5 * image_error / pixels.numel()}
+        trained[-1].train()
+        return metrics
+
+    def epochs(self, step: int) -> float:
+        return step * self.batch_size / self.num_data
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.stacks.parameters())
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.stacks.state_dict())
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.stacks.load_state_dict(state)
+
+    @torch.no_grad()
+    def _codes(self, pixels: NDArray[np.uint8], stage: int) -> Tensor:
+        below = [self.stacks[index].eval() for index in range(stage)]
+        parts = []
+        for part in torch.from_numpy(pixels).split(CHUNK):
+            codes = part.float() * PIXEL_SCALE
+            for stack in below:
+                codes = stack.encode(codes)
+            parts.append(codes)
+        return torch.cat(parts)
+
+    def _rows(self, step: int) -> Tensor:
+        """Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
+        epoch, place = divmod(step, self.num_data // self.batch_size)
+        if self._order is None or self._order[0] != epoch:
+            shuffled = numpy_generator(self._seed, "data", self._stage, epoch).permutation(self.num_data)
+            self._order = (epoch, torch.from_numpy(shuffled))
+        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]
