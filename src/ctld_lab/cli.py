@@ -236,7 +236,8 @@ def _main(arguments: list[str]) -> int:
     except Exception as error:
         usage: Any = error
         if hasattr(error, "format_message"):  # typer's own, whichever version it is
-            if not usage.format_message():  # no arguments: the help has been shown
+            if type(error).__name__ == "NoArgsIsHelpError":
+                print(usage.format_message(), end="")  # the help; empty where typer has shown it already
                 return int(usage.exit_code)
             context = getattr(error, "ctx", None)
             hint = f". See: {context.command_path} --help" if context is not None else ""

@@ -82,6 +82,7 @@ def run_study(
     try:
         with locked(directory):
             place.prepare(studies.describe(study, request, order.command()))
+            console.print(introduce(study, request, directory), markup=False, highlight=False, soft_wrap=True)
             states, before = follow_plan(study, request, place, machinery, console)
             code = conclude(states, before, console, again=again)
             if code != INTERRUPTED:
@@ -92,6 +93,13 @@ def run_study(
             return code
     except KeyboardInterrupt:  # between the runs; while they execute, Ctrl-C is theirs
         return conclude({}, set(), console, again=again, interrupted=True)
+
+
+def introduce(study: Study, request: Request, directory: Path) -> str:
+    """What is about to be done, and where."""
+    seeds = f"{len(request.seeds)} seed{'s' * (len(request.seeds) != 1)}"
+    parts = [", ".join(request.methods), seeds, str(request.data.get("name", ""))]
+    return f"{study.title} ({study.figure}, {request.scale}): {'; '.join(filter(None, parts))} → {directory}"
 
 
 def follow_plan(

@@ -86,9 +86,9 @@ def _row(study: StudyDirectory) -> tuple[Text, ...]:
 
 def write_report(path: Path, console: Console, output: Path | None = None) -> None:
     """The report's files, then its tables in short."""
+    studies = find_studies(path) or [study_in(path)]
     from ctld_lab import report
 
-    studies = find_studies(path) or [study_in(path)]
     written = report.build(path, output)
     for study in studies:
         if len(studies) > 1:

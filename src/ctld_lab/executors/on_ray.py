@@ -2,11 +2,13 @@
 
 import importlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from ctld_lab.control import Control
 from ctld_lab.executors import alone
@@ -76,12 +78,23 @@ def _start(cpus: int, address: str | None) -> Any:
             "object_store_memory": 100 * 2**20,
         }
     else:
+        _reach(address)
         options["address"] = address
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise EngineError(f"Ray does not start{f' at {address}' if address else ''}: {error}") from None
     return ray
+
+
+def _reach(address: str) -> None:
+    """Ray would try for minutes."""
+    place = urlsplit(address if "://" in address else f"//{address}")
+    try:
+        if place.hostname is not None and place.port is not None:  # else a word of Ray's own, such as auto
+            socket.create_connection((place.hostname, place.port), timeout=10.0).close()
+    except (OSError, ValueError) as error:
+        raise EngineError(f"there is no Ray cluster at {address}: {error}") from None
 
 
 def _lost(directory: RunDirectory, error: Exception) -> str:

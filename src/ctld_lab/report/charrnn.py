@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from ctld_lab.report import paper
-from ctld_lab.report.curves import draw_curves, keys
+from ctld_lab.report.curves import BAND_WORDS, draw_curves, keys
 from ctld_lab.report.plots import Panel, Plot
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import StudyRecord
@@ -40,10 +40,13 @@ def content(study: StudyRecord) -> Content:
             for split in ("train", "test")
         ]
         caption = (
-            f"{variant_title(variant)}. Nats per character against iterations, on training and test text: means over seeds "
-            "with 95 % intervals. On the right, the same as perplexity, exp(nats)."
+            f"{variant_title(variant)}. Nats per character against iterations, on training and test text: means over seeds"
+            f"{BAND_WORDS}. On the right, the same as perplexity, exp(nats)."
         )
-        found.plots.append(Plot(f"curves-{variant or 'all'}", caption, panels, keys(study), columns=2, size=(3.5, 2.6)))
+        if any(run.metrics for run in study.finals if run.variant == variant):
+            found.plots.append(
+                Plot(f"curves-{variant or 'all'}", caption, panels, keys(study), columns=2, size=(3.5, 2.6))
+            )
     found.tables.append(_final(study, rows))
     return found
 

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from ctld_lab.records import number
 from ctld_lab.report.plots import Key, method_key, no_data, plain_log, thousands
 from ctld_lab.report.reading import RunRecord, StudyRecord
-from ctld_lab.report.statistics import Estimate, estimate
+from ctld_lab.report.statistics import Estimate, estimate, t_quantile
 
 # Curves that tie lie on each other: SGD-M thin and on top, CTLD broad below it.
-WIDTHS: dict[str, dict[str, Any]] = {"sgd": {"linewidth": 0.8, "zorder": 4}, "ctld": {"linewidth": 2.2, "zorder": 3.5}}
+WIDTHS: dict[str, dict[str, Any]] = {"sgd": {"linewidth": 0.8, "zorder": 4}, "ctld": {"linewidth": 1.9, "zorder": 3.5}}
+BAND_WORDS = " with 95 % intervals (of two seeds, which have wide ones, the seeds themselves as thin lines)"
 Curve = list[tuple[float, Estimate]]
 
 
@@ -40,18 +41,22 @@ def keys(study: StudyRecord) -> list[Key]:
 
 
 def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric: str, ylabel: str) -> None:
-    """Logarithmic in y. The axes follow the means: at two or three seeds a band can be wider than everything."""
+    """Logarithmic in y. The axes follow the means: at three seeds a band can be wider than everything."""
     shown: list[float] = []
     last_step = 0.0
     for layer, (method, key) in enumerate(zip(study.methods, keys(study), strict=True)):
         for curve in mean_curves(runs_to_draw(study, method, variant), split, metric):
             steps = np.array([step for step, _ in curve])
             means = np.array([found.mean for _, found in curve])
-            low = np.array([np.nan if found.low is None else found.low for _, found in curve])
-            high = np.array([np.nan if found.high is None else found.high for _, found in curve])
+            half = np.array([np.nan if found.half_width is None else found.half_width for _, found in curve])
             style = WIDTHS.get(method, {"linewidth": 1.3, "zorder": 3 - 0.1 * layer})
             axes.plot(steps, means, color=key.colour, linestyle=(0, key.dashes) if key.dashes else "-", **style)
-            axes.fill_between(steps, np.maximum(low, 1e-3 * means), high, color=key.colour, alpha=0.18, linewidth=0)
+            if max(found.count for _, found in curve) == 2:
+                away = half / t_quantile(1)  # of each seed from the mean
+                axes.plot(steps, np.transpose([means - away, means + away]), color=key.colour, linewidth=0.5, alpha=0.6)
+            else:
+                band = np.maximum(means - half, 1e-3 * means), means + half
+                axes.fill_between(steps, *band, color=key.colour, alpha=0.15, linewidth=0)
             shown += means.tolist()
             last_step = max(last_step, float(steps[-1]))
     if not shown:

@@ -24,7 +24,7 @@ UNIFORM_SHARE = 0.4 / 1.5  # of time at g = 1, were α uniform
 
 
 def content(study: StudyRecord) -> Content:
-    rows = final_table(study)
+    rows = [row for row in final_table(study) if row.method.startswith("d = ")]
     done = [row for row in rows if row.done]
     found = Content()
     if done:

@@ -75,7 +75,13 @@ class Key:
             "linestyle": (0, self.dashes) if self.dashes else "-" if self.line else "none",
             "marker": self.marker or None,
             "markersize": 4,
+            "markerfacecolor": "white" if self.marker == "D" else self.colour,
         }
+
+    @property
+    def stroke(self) -> str:
+        """Dashes of a line two pixels wide on the page."""
+        return " ".join(f"{2 * length:g}" for length in self.dashes)
 
 
 @dataclass(frozen=True)
@@ -135,8 +141,11 @@ def render(plot: Plot) -> Rendered:
 def _compose(plot: Plot) -> Figure:
     columns = min(plot.columns, len(plot.panels))
     rows = -(-len(plot.panels) // columns)
-    legend_rows = -(-len(plot.keys) // (2 * columns)) if plot.keys else 0
     width, height = plot.size
+    # A key takes half an inch and 0.07 more for each letter.
+    longest = max((0.5 + 0.07 * len(key.label) for key in plot.keys), default=1.0)
+    legend_columns = max(1, min(len(plot.keys), int(width * columns / longest)))
+    legend_rows = -(-len(plot.keys) // legend_columns)
     figure = Figure(figsize=(width * columns, height * rows + 0.2 * legend_rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for place, panel in enumerate(plot.panels):
@@ -145,7 +154,7 @@ def _compose(plot: Plot) -> Figure:
         axes.set_axis_off()
     if plot.keys:
         handles = [Line2D([], [], label=key.label, **key.style()) for key in plot.keys]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(len(plot.keys), 2 * columns))
+        figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
     return figure
 
 

@@ -13,7 +13,7 @@ from ctld_lab.report.plots import Panel, Plot, method_key, no_data, plain_log, p
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Cell, Table
 from ctld_lab.report.tables import as_csv
-from ctld_lab.report.wording import counted, show, show_seconds, show_setting
+from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def provenance(study: StudyRecord) -> Provenance:
         facts=_facts(study),
         commands=[str(command) for command in study.description.get("commands") or ()],
         environments=_environments(study.runs),
-        failures=[(run.name, run.error or "no error was recorded") for run in study.failed]
+        failures=[(run.name, shortened(run.error or "no error was recorded")) for run in study.failed]
         + [
             (f"tuning/{method}.json", record["problem"])
             for method, record in study.tuning.items()

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 
 from ctld_lab.records import number
 from ctld_lab.report import paper
-from ctld_lab.report.curves import draw_curves, keys, mark_stages
+from ctld_lab.report.curves import BAND_WORDS, draw_curves, keys, mark_stages
 from ctld_lab.report.plots import COLOURS, Panel, Plot, no_data, thousands
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import RunRecord, StudyRecord
@@ -35,12 +35,14 @@ def content(study: StudyRecord) -> Content:
     panels.append(Panel("Temperature ratio, final layer", lambda axes: draw_ratio(axes, study)))
     caption = (
         "Test error of the layer in training, on its own input (half the mean square over elements), against iterations: means "
-        "over seeds with 95 % intervals; dashed lines are switches to the next layer. Last panel: 1/g(α), which multiplies the "
+        f"over seeds{BAND_WORDS}; dashed lines are switches to the next layer. Last panel: 1/g(α), which multiplies the "
         "temperature of CTLD, during the exploration of the final layer, one seed."
     )
-    found.plots.append(Plot("curves", caption, panels, keys(study)))
+    if any(run.metrics for run in study.finals):
+        found.plots.append(Plot("curves", caption, panels, keys(study)))
     found.tables.append(_final(study, rows, printed))
-    found.tables.append(_layers(rows))
+    if any(f"{LAYER} of layer 1" in row.values for row in rows):
+        found.tables.append(_layers(rows))
     return found
 
 

@@ -59,7 +59,8 @@ def content(study: StudyRecord) -> Content:
         Key("no exploration: SGD-M", BLACK, marker="s", line=False),
         Key("one seed", "#AAAAAA"),
     ]
-    found.plots.append(Plot("surface", caption, panels, keys, columns=2))
+    if any(row.done for row in rows):
+        found.plots.append(Plot("surface", caption, panels, keys, columns=2))
     found.tables.append(_table(study, rows))
     return found
 

@@ -150,7 +150,9 @@ def _timing_rows(study: StudyRecord, run: RunRecord) -> list[Row]:
     rows = []
     rounds = int(run.result.get("rounds", 0))
     for method, measured in (run.result.get("methods") or {}).items():
-        ratio = Estimate(*(number(measured.get(key)) for key in ("ratio", "low", "high")), count=rounds)
+        middle, low, high = (number(measured.get(key)) for key in ("ratio", "low", "high"))
+        # Fewer than six values have no 95 % interval of their median.
+        ratio = Estimate(middle, low, high, rounds) if rounds >= 6 else Estimate(middle, None, None, rounds)
         seconds = Estimate(number(measured.get("seconds_per_epoch")), None, None, rounds)
         given = {"seconds per epoch": seconds, "ratio": ratio}
         rows.append(Row(method, study.title(method), "", {}, 1, 1, 0, 0, {}, given))

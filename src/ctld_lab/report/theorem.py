@@ -13,13 +13,14 @@ from ctld_lab.report.plots import BLACK, BLUE, VERMILION, Key, Panel, Plot, no_d
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table
 from ctld_lab.report.tables import as_csv
-from ctld_lab.report.wording import PLUS_MINUS, show_setting
+from ctld_lab.report.wording import PLUS_MINUS, listed, show, show_setting
 
 TEMPERINGS = {
     "none": Key("no tempering", BLACK, marker="s"),
     "paper": Key("the paper's tempering", BLUE, marker="o"),
     "fixed": Key("tempering of the largest η", VERMILION, marker="^"),
 }
+LARGEST_MISFIT = 4.0  # χ² per degree of freedom; above it there is no such law
 BOUND = Key("rate of the bound: 1/(Lη), or η", "#777777", dashes=(3.0, 2.0))
 
 
@@ -152,12 +153,16 @@ def _points(axes: Axes, points: Sequence[tuple[float, float, float]], key: Key) 
 
 
 def _rate(axes: Axes, points: Sequence[tuple[float, float]], exponent: float) -> None:
-    """A line of the theorem's slope; a bound has an unknown factor. It starts above the error at its largest."""
+    """A line of the theorem's slope; the factor of a bound is unknown.
+
+    Against L it lies above all points, as a bound must. Against η it starts above the largest step size: a bias that stays
+    when η becomes small then crosses it.
+    """
     if not points:
         return
     x = np.array(sorted({x for x, _ in points}))
-    start = x[0] if exponent < 0 else x[-1]
-    factor = 1.7 * max(y for x_value, y in points if x_value == start) / start**exponent
+    anchors = [(x_value, y) for x_value, y in points if exponent < 0 or x_value == x[-1]]
+    factor = 1.4 * max(y / x_value**exponent for x_value, y in anchors)
     axes.plot(x, factor * x**exponent, color=BOUND.colour, linestyle=(0, BOUND.dashes), linewidth=1.0)
 
 
@@ -168,30 +173,40 @@ def _summary(by_steps: Sequence[Series], by_size: Sequence[Series]) -> str:
     sentences = []
     for each in by_steps:
         parts = [
-            f"of the {words} as L to the power {_power(each.slopes[name])} ({_against_bound(each.slopes[name])})"
-            for name, words in (("decaying_bias", "bias"), ("decaying_mse", "mean square error"))
+            f"{words} {_law(each.slopes[name], 'L')}"
+            for name, words in (
+                ("decaying_bias", "the decaying part of the bias"),
+                ("decaying_mse", "the decaying part of the mean square error"),
+            )
             if name in each.slopes
         ]
         if parts:
+            sentences.append(f"With {_named(each.tempering)}, {listed(parts)}.")
+        last = (each.lines[0].get("lengths") or [{}])[-1]
+        if "constant" in last and "sampling_error" in last:
             sentences.append(
-                f"With {_named(each.tempering)}, the decaying part falls, {' and '.join(parts)}; the bounds have −1."
+                f"After {int(last['steps']):,} steps the bias of {show(number(last['bias']), 3)} is "
+                f"{show(number(last['constant']), 3)} that no number of steps removes, and a sampling error of "
+                f"{show(number(last['sampling_error']), 2)}."
             )
-    for each in by_size:
-        if "limit" in each.slopes:
-            slope = each.slopes["limit"]
-            sentences.append(
-                f"The bias that stays grows as η to the power {_power(slope)} with {_named(each.tempering)} "
-                f"({_against_bound(slope)}; the bound has 1)."
-            )
+    laws = [
+        f"{_law(each.slopes['limit'], 'η')} with {_named(each.tempering)}" for each in by_size if "limit" in each.slopes
+    ]
+    if laws:
+        sentences.append(f"The sampling bias that stays, which the bound lets grow as η, {listed(laws)}.")
     return f"Theorem 2: {' '.join(sentences)}" if sentences else "Theorem 2: measured; too few points for an exponent."
 
 
-def _against_bound(slope: Mapping[str, Any]) -> str:
-    """Whether the interval of an exponent holds the bound's, or on which side it is."""
+def _law(slope: Mapping[str, Any], variable: str) -> str:
+    """In words: the exponent, and whether its interval holds that of the bound."""
     value, error, bound = (number(slope.get(key)) for key in ("slope", "error", "bound"))
+    if not math.isfinite(value) or number(slope.get("misfit", 0.0)) > LARGEST_MISFIT:
+        return f"follows no power of {variable}"
     if abs(value - bound) <= 1.96 * error:
-        return "as in the bound"
-    return "steeper than the bound" if abs(value) > abs(bound) else "less steep than the bound"
+        beside = "as in the bound"
+    else:
+        beside = "faster than in the bound" if abs(value) > abs(bound) else "more slowly than in the bound"
+    return f"goes as {variable} to the power {_power(slope)}, {beside}"
 
 
 def _named(tempering: str) -> str:
@@ -202,6 +217,8 @@ def _named(tempering: str) -> str:
 
 def _power(slope: Mapping[str, Any]) -> str:
     value, error = number(slope.get("slope")), 1.96 * number(slope.get("error"))
+    if not math.isfinite(value):
+        return "none found"
     return f"{value:.2f}{PLUS_MINUS}{error:.2f}".replace("-", "−")
 
 
@@ -214,19 +231,21 @@ def _table(by_steps: Sequence[Series], by_size: Sequence[Series]) -> Table:
                 words = names.get(name, {"limit": "bias left", "cold_limit": "bias left at g = 1"}.get(name, name))
                 limits = f"{show_setting(number(slope.get('from')))} to {show_setting(number(slope.get('to')))}"
                 bound = f"{number(slope.get('bound')):g}".replace("-", "−")
-                cells = [_named(each.tempering), words, variable, _power(slope), bound, limits]
+                misfit = show(number(slope.get("misfit")), 2)
+                cells = [_named(each.tempering), words, variable, _power(slope), bound, limits, misfit]
                 body.append([Cell(text) for text in cells])
                 csv_lines.append(
                     [
                         each.tempering,
                         name,
                         variable,
-                        *(slope.get(key) for key in ("slope", "error", "bound", "from", "to")),
+                        *(slope.get(key) for key in ("slope", "error", "bound", "from", "to", "misfit")),
                     ]
                 )
-    header = ["tempering", "quantity", "variable", "slope", "standard_error", "bound", "from", "to"]
-    columns = ["Tempering", "Quantity", "Against", "Exponent", "Theorem", "Fitted over"]
+    header = ["tempering", "quantity", "variable", "slope", "standard_error", "bound", "from", "to", "misfit"]
+    columns = ["Tempering", "Quantity", "Against", "Exponent", "Theorem", "Fitted over", "χ² per degree"]
     notes = [
-        "± is 1.96 standard errors. Exponents of L are fitted over the time Lη given; a bound is met by any smaller error."
+        "± is 1.96 standard errors. Exponents of L are fitted over the given times Lη, those of η over the given step sizes. "
+        "An error that falls faster is within the bound. χ² far above 1 says that no power fits.",
     ]
     return Table("theorem", "Exponents of Theorem 2", columns, body, as_csv(header, csv_lines), notes)

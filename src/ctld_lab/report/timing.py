@@ -11,7 +11,7 @@ from ctld_lab.report.plots import BLACK, Key, Panel, Plot, method_key, no_data
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table
 from ctld_lab.report.tables import Row, final_table, rows_as_csv
-from ctld_lab.report.wording import listed, show, show_range
+from ctld_lab.report.wording import counted, listed, show, show_range
 
 
 def content(study: StudyRecord) -> Content:
@@ -58,7 +58,10 @@ def _summary(rows: Sequence[Row], printed: dict[str, float]) -> str:
     for row in tempered:
         ratio = row.estimate("ratio")
         if ratio.low is None or ratio.high is None:
-            sentences.append(f"{row.title} takes {show(ratio.mean)} times as long as SGD-M.")
+            few = counted(ratio.count, "round")
+            sentences.append(
+                f"{row.title} takes {show(ratio.mean, 3)} times as long as SGD-M; {few} cannot tell chance."
+            )
             continue
         if ratio.low > 1.0:
             word = "slower than SGD-M"

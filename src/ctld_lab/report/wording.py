@@ -16,7 +16,7 @@ def show(value: float, digits: int = 4) -> str:
     if value == 0.0:
         return "0"
     exponent = math.floor(math.log10(abs(value)))
-    if not -5 <= exponent <= 6:
+    if not -4 <= exponent <= 6:
         mantissa, power = f"{value:.{digits - 1}e}".split("e")
         if "." in mantissa:
             mantissa = mantissa.rstrip("0").rstrip(".")
@@ -46,7 +46,7 @@ def show_range(estimate: Estimate) -> str:
     """1.010 [1.003, 1.018]: where the interval need not be symmetric."""
     if estimate.low is None or estimate.high is None or not estimate.high > estimate.low:
         return show(estimate.mean)
-    decimals = max(0, -math.floor(math.log10(0.5 * (estimate.high - estimate.low))))
+    decimals = max(0, -math.floor(math.log10((estimate.high - estimate.low) / 6.0)))
     return f"{_fixed(estimate.mean, decimals)} [{_fixed(estimate.low, decimals)}, {_fixed(estimate.high, decimals)}]"
 
 
@@ -74,6 +74,11 @@ def listed(names: Sequence[str], word: str = "and") -> str:
 def counted(count: int, word: str, plural: str | None = None) -> str:
     """1 seed, 3 seeds."""
     return f"{count:,} {word if count == 1 else plural or word + 's'}"
+
+
+def shortened(text: str, longest: int = 600) -> str:
+    """An error may be a page long; its beginning says what it is."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _fixed(value: float, decimals: int) -> str:

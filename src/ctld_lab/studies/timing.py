@@ -19,6 +19,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "adam": {"lr": 0.001, "fused": True},
     "adadelta": {"lr": 1.0},
     "ctld": {"lr": 0.01, "momentum": 0.9, "temperature": 1.0},
+    "psgld": {"lr": 1e-5},  # preconditioned, as Santa is, whose lr/N is the paper's 4e-11
+    "santa": {"lr": 2.4e-6},
     "csghmc": {"lr": 0.001, "exploration_share": 0.0},  # noise throughout
 }
 OTHERS = {"lr": 0.001}

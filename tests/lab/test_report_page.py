@@ -1,0 +1,205 @@
+"""The report as a whole: its files, what it says of failures, that it repeats to the byte, and how a browser shows it."""
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import sample_records as sample
+
+from ctld_lab.report import build
+
+pytestmark = pytest.mark.xdist_group("report")  # the sample is built once
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("studies")
+    sample.write_all(root)
+    build(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return (root / "report.html").read_text(encoding="utf-8")
+
+
+class Outline(HTMLParser):
+    """Anchors, links, and what the page would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.links, self.sources, self.tags = [], [], [], set()
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.tags.add(tag)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        self.sources += [found["src"]] if "src" in found else []
+
+
+def outline(page):
+    found = Outline()
+    found.feed(page)
+    return found
+
+
+def test_sections_are_in_the_order_of_the_paper(page):
+    assert outline(page).ids == ["sda", "charrnn", "sensitivity", "timing", "double-well"]
+
+
+def test_page_needs_nothing_else(page):
+    found = outline(page)
+    assert found.sources
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in found.sources)
+    assert "script" not in found.tags
+    assert not re.search(r"url\(|@import", page)
+
+
+def test_links_lead_to_files_and_sections(root, page):
+    found = outline(page)
+    for link in found.links:
+        if link.startswith("#"):
+            assert link[1:] in found.ids
+        elif link != "data:,":
+            assert (root / link).stat().st_size > 50, link
+    figures = {path.name for path in (root / "figures").iterdir()}
+    assert {f"{name}.{kind}" for name in ("sda-curves", "charrnn-curves-tuned", "sensitivity-surface", "timing-ratios",
+            "double-well-theorem", "sda-tuning") for kind in ("png", "pdf")} <= figures  # fmt: skip
+    assert not list(root.rglob("*.unfinished"))
+
+
+def test_tables_can_be_read_again(root):
+    for path in sorted((root / "tables").iterdir()):
+        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        assert len(lines) > 1, path
+        assert len({len(line) for line in lines}) == 1, path
+
+
+def test_what_records_say_cannot_become_markup(page):
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(&#39;evil&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;" in page
+
+
+def test_failures_and_gaps_are_on_the_page(page):
+    assert "adam-tuned-seed2" in page
+    assert "2 of 3 seeds, 1 failed" in page
+    assert "Santa diverged in 3 of 3 seeds." in page
+    assert re.search(r"58 of 60 runs done, 1 failed, 1 started", page)
+
+
+def test_provenance_is_on_the_page(page):
+    for words in (
+        "SHA-256 0123456789ab…",
+        "commit 3a2b55e0c0ff",
+        "torch 2.13.0",
+        "1 thread, 2 cores",
+        "ctld run sda --scale laptop",
+        "8 trials for each of 3 methods",
+        "cannot be exp(nats per character)",
+        "1.99 / 1.91",
+    ):
+        assert words in page, words
+
+
+def test_repeats_to_the_byte_and_without_torch(root, tmp_path):
+    """In another process, with another order of hashes."""
+    script = (
+        "import sys; from pathlib import Path; from ctld_lab.report import build, tables; "
+        "build(Path(sys.argv[1]), Path(sys.argv[2])); print('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, str(root), str(tmp_path / "again")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "7"}
+    )
+    assert done.stdout.strip() == "False"
+    files = {path.relative_to(tmp_path / "again") for path in (tmp_path / "again").rglob("*") if path.is_file()}
+    assert len(files) > 20
+    for file in files:
+        assert (tmp_path / "again" / file).read_bytes() == (root / file).read_bytes(), file
+
+
+def test_studies_that_are_empty_broken_or_unknown(tmp_path):
+    for name in ("sda", "charrnn", "sensitivity", "timing", "double-well", "<b>unheard</b>"):
+        sample.describe(tmp_path / re.sub(r"\W", "", name), name, title=name, methods=["sgd", "ctld"])
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "study.json").write_text("{")
+    page = build(tmp_path).read_text(encoding="utf-8")
+    assert page.count("nothing can be said yet") == 5
+    assert "This study cannot be read" in page
+    assert "<b>unheard" not in page
+
+
+def test_no_study_at_all(tmp_path):
+    assert "No study was found." in build(tmp_path / "nothing").read_text(encoding="utf-8")
+
+
+def test_a_study_can_be_given_itself_and_the_same_study_twice(tmp_path):
+    sample.write_timing(tmp_path / "a")
+    sample.write_timing(tmp_path / "b")
+    assert build(tmp_path / "a") == tmp_path / "a" / "report.html"
+    assert outline(build(tmp_path, tmp_path / "out").read_text(encoding="utf-8")).ids == ["a", "b"]
+    assert (tmp_path / "out" / "figures" / "b-ratios.pdf").exists()
+
+
+# ---- in a browser ----
+
+MEASURE = """
+document.querySelectorAll('details').forEach(details => { details.open = true; });
+const boxes = [...document.querySelectorAll('img, svg')].map(e => {
+  const box = e.getBoundingClientRect();
+  return [e.tagName, e.getAttribute('alt'), box.width, box.height, e.tagName !== 'IMG' || e.naturalWidth > 0, box.right];
+});
+return {boxes, page: document.documentElement.scrollWidth, window: window.innerWidth,
+  fetched: performance.getEntriesByType('resource').map(e => e.name).filter(name => !name.startsWith('data:')),
+  card: getComputedStyle(document.querySelector('.panels')).backgroundColor};
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """Headless Chromium. In continuous integration it has to be there."""
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (binary and driver) and "CI" not in os.environ:
+        pytest.skip("chromium and chromedriver are not installed (Debian: apt-get install chromium chromium-driver)")
+    assert binary, "chromium is not installed"
+    assert driver, "chromedriver is not installed"
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    session = webdriver.Chrome(options=options, service=Service(driver))
+    yield session
+    session.quit()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_page_in_a_browser(browser, root, width, scheme):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wish = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", wish)
+    browser.get(Path(root / "report.html").as_uri())
+    found = browser.execute_script(MEASURE)
+    assert browser.get_log("browser") == []
+    assert found["fetched"] == []
+    assert found["page"] <= found["window"] == width
+    assert len(found["boxes"]) > 20
+    for tag, title, box_width, box_height, loaded, right in found["boxes"]:
+        assert loaded, title
+        assert min(box_width, box_height) >= (8 if tag == "svg" else 100), title
+        assert right <= width, title
+    assert found["card"] == "rgb(255, 255, 255)"  # figures are drawn for white

@@ -1,0 +1,304 @@
+"""Numbers of the report: intervals, ties, what is missing or wrong, comparisons. No figure is drawn here."""
+
+import csv
+import io
+import math
+
+import pytest
+import sample_records as sample
+from scipy import stats
+
+from ctld_lab.records import StudyDirectory, write_json
+from ctld_lab.report import charrnn, double_well, paper, sda, sensitivity, theorem, timing
+from ctld_lab.report.ranking import agreement, verdict
+from ctld_lab.report.reading import read_study
+from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, spread, t_quantile
+from ctld_lab.report.tables import compare, final_table, rows_as_csv
+from ctld_lab.report.wording import listed, shortened, show, show_estimate, show_range, show_seconds, show_setting
+
+
+def text(words):
+    """With plain spaces."""
+    return words.replace("\N{NO-BREAK SPACE}", " ")
+
+
+# ---- statistics ----
+
+
+@pytest.mark.parametrize(
+    ("degrees", "printed"), [(1, 12.706), (2, 4.303), (3, 3.182), (9, 2.262), (30, 2.042), (120, 1.980)]
+)
+def test_t_quantile_is_that_of_the_tables(degrees, printed):
+    assert t_quantile(degrees) == pytest.approx(printed, abs=5e-4)
+
+
+def test_t_quantile_equals_scipy():
+    for degrees in (1, 2, 3, 4, 5, 17, 100, 501):
+        for level in (0.5, 0.95, 0.999):
+            assert t_quantile(degrees, level) == pytest.approx(stats.t.ppf(0.5 + level / 2, degrees), rel=1e-9)
+    with pytest.raises(ValueError, match="degrees ≥ 1"):
+        t_quantile(0)
+
+
+def test_estimate_has_the_interval_of_a_known_example():
+    # Values 1, 2, 3: mean 2, standard error 1/√3, t₂ = 4.303.
+    found = estimate([1.0, 2.0, 3.0])
+    assert (found.mean, found.count) == (2.0, 3)
+    assert found.half_width == pytest.approx(4.3026527 / math.sqrt(3.0))
+    assert estimate([5.0]) == Estimate(5.0, None, None, 1)
+    assert estimate([1.0, math.nan]).count == 1
+    assert math.isnan(estimate([]).mean)
+
+
+def test_ties_are_judged_by_paired_differences():
+    """Seeds differ by far more than methods do, and b is worse in every one of them: no tie. c scatters around a."""
+    a = {0: 1.0, 1: 2.0, 2: 3.0}
+    b = {0: 1.10, 1: 2.11, 2: 3.09}
+    c = {0: 1.2, 1: 1.9, 2: 3.1}
+    assert marks({"a": a, "b": b, "c": c}) == {"a": "best", "b": "", "c": "tie"}
+    assert not paired_difference(b, a).holds_zero
+
+
+def test_no_claims_with_one_seed_and_none_for_what_diverged():
+    assert set(marks({"a": {0: 1.0}, "b": {0: 2.0}}).values()) == {""}
+    found = marks({"a": {0: 1.0, 1: 1.1}, "b": {0: 0.1, 1: math.nan}, "c": {0: 2.0, 1: 2.1}, "d": {0: 0.5}})
+    assert found == {"a": "best", "b": "", "c": "", "d": "too few seeds"}
+
+
+def test_spread_tells_an_effect_from_chance():
+    noise = [[0.3, -0.2, 0.1], [-0.1, 0.2, -0.3], [0.2, 0.1, 0.0], [-0.3, 0.0, 0.2]]
+    seeds = [0.0, 5.0, 9.0]  # what the seeds add to every point must not matter
+
+    def points(step):
+        return [{s: seeds[s] + step * place + noise[place][s] for s in range(3)} for place in range(4)]
+
+    assert not spread(points(0.0)).exceeds_chance
+    found = spread(points(2.0))
+    assert found.exceeds_chance
+    assert found.range > found.chance
+    assert found == spread(points(2.0))  # the same shuffles every time
+    assert spread([{0: 1.0}, {0: 2.0}]) is None
+
+
+def test_spread_is_right_as_often_as_it_says():
+    """Without an effect, p < 0.05 in 5 % of cases: 400 trials, three standard errors are 3.3 %."""
+    import numpy as np
+
+    generator = np.random.default_rng(1)
+    found = [
+        spread([dict(enumerate(row)) for row in generator.standard_normal((5, 3))], shuffles=400).exceeds_chance
+        for _ in range(400)
+    ]
+    assert abs(np.mean(found) - 0.05) < 0.033
+
+
+# ---- words ----
+
+
+def test_numbers_have_the_digits_that_their_interval_warrants():
+    assert text(show_estimate(Estimate(0.0123456, 0.0119, 0.0128, 3))) == "0.01235 ± 0.00045"
+    assert text(show_estimate(Estimate(1.5, None, None, 1))) == "1.500"
+    assert text(show_estimate(estimate([0.4, 0.4, 0.4]))) == "0.4000 ± 0"
+    assert show_estimate(estimate([])) == "–"
+    assert show_range(Estimate(1.0102, 1.0031, 1.0183, 9)) == "1.010 [1.003, 1.018]"
+    assert (show(math.inf), show(0.0), show(-2.5, 2), show(4e-11)) == ("∞", "0", "−2.5", "4e−11")
+    assert (show_setting(1e-5), show_setting(0.1), show_setting(20.0)) == ("1e−5", "0.1", "20")
+    assert (show_seconds(3.21), show_seconds(75), show_seconds(600), show_seconds(7200)) == (
+        "3.2 s",
+        "75 s",
+        "10.0 min",
+        "2.0 h",
+    )
+    assert (shortened("abc"), shortened("a" * 9, 5)) == ("abc", "aaaa…")
+    assert (listed(["a"]), listed(["a", "b", "c"]), listed([])) == ("a", "a, b and c", "")
+
+
+def test_the_papers_numbers_are_read_as_it_prints_them():
+    assert paper.bounds("0.03–0.05") == (0.03, 0.05)
+    assert paper.bounds("above 3.1") == (3.1, math.inf)
+    assert paper.bounds("none") is None
+    pairs = paper.ordered_pairs({"a": "0.006", "b": "0.02", "c": "0.02", "d": "0.03–0.05"}, ["d", "c", "b", "a", "x"])
+    assert set(pairs) == {("a", "b"), ("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")}
+
+
+# ---- rows ----
+
+
+def test_rows_say_what_is_missing_failed_or_diverged(tmp_path):
+    rows = {(row.method, row.variant): row for row in final_table(sample.write_sda(tmp_path / "sda"))}
+    assert rows["sgd", "tuned"].state == "3 seeds"
+    assert rows["adam", "tuned"].state == "2 of 3 seeds, 1 failed"
+    assert rows["rmsprop", "tuned"].state == "2 of 3 seeds"
+    assert rows["santa", "paper"].state == "3 seeds, 3 diverged"
+    assert rows["sgd", "tuned"].marks["test mse"] == "tie"
+    assert rows["ctld", "tuned"].marks["test mse"] == "best"
+    assert rows["santa", "tuned"].marks["test mse"] == ""
+    assert rows["sgd", "tuned"].estimate("test mse of layer 1").count == 3
+
+
+def test_a_method_that_diverges_once_cannot_be_best(tmp_path):
+    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), wrong=False)
+    result = study.run("ctld-tuned-seed1").path / "result.json"
+    write_json(result, {"steps": 100, "diverged": True, "seconds": {"train": 1.0}})
+    rows = [row for row in final_table(study) if row.variant == "tuned"]
+    assert [row.marks["test mse"] for row in rows] == ["", ""]
+    assert rows[1].state == "3 seeds, 1 diverged"
+    assert "CTLD diverged in 1 of 3 seeds." in verdict(rows, "test mse", name="test MSE")
+
+
+def test_verdict_names_ties_and_agreement_counts_pairs(tmp_path):
+    study = read_study(sample.write_sda(tmp_path / "sda", wrong=False))
+    rows = [row for row in final_table(study) if row.variant == "tuned"]
+    words = text(verdict(rows, "test mse", name="test MSE"))
+    assert words.startswith("CTLD has the lowest test MSE, 0.01197 ± 0.00092 (3 seeds), and SGD-M ties with it.")
+    # CTLD and AnnealSGD beat those that they should, but for SGD-M; Santa loses to everyone.
+    words = agreement(rows, "test mse", paper.values(study))
+    assert words.startswith(
+        "Of the 11 pairs of methods that the paper puts in order, 6 come out the same way here, 4 the other way"
+    )
+    assert words.endswith(
+        "(SGD-M before AnnealSGD, SGD-M before Santa, RMSprop before Santa, Adam before Santa) and 1 is a tie."
+    )
+
+
+def test_one_seed_claims_nothing(tmp_path):
+    study = read_study(sample.write_sda(tmp_path / "sda", seeds=1, wrong=False))
+    rows = final_table(study)
+    assert {mark for row in rows for mark in row.marks.values()} == {""}
+    found = sda.content(study)
+    assert "with one seed nothing is known about chance" in found.summary[0]
+    assert "Of the" not in found.summary[0]
+    assert "One seed" in found.tables[0].notes[0]
+
+
+def test_broken_files_are_told_and_hide_nothing(tmp_path):
+    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), wrong=False)
+    (study.run("sgd-tuned-seed0").path / "result.json").write_text("{ no JSON")
+    (study.run("sgd-tuned-seed1").path / "metrics.jsonl").write_text("[1]\n")
+    rows = final_table(study)
+    assert rows[0].state == "1 of 3 seeds, 2 failed"
+    errors = [run.error for run in read_study(study).failed]
+    assert "cannot be read as JSON" in errors[0]
+    assert "is no object" in errors[1]
+    (study.path / "study.json").write_text("[]")
+    assert "not an object" in read_study(study).problem
+
+
+def test_studies_without_runs_have_rows_but_no_numbers(tmp_path):
+    study = sample.describe(tmp_path / "sda", "sda", methods=["sgd", "ctld"])
+    assert [(row.title, row.state) for row in final_table(study)] == [
+        ("SGD-M", "0 of 3 seeds"),
+        ("CTLD", "0 of 3 seeds"),
+    ]
+    for name, module in (
+        ("sda", sda),
+        ("charrnn", charrnn),
+        ("sensitivity", sensitivity),
+        ("timing", timing),
+        ("x", double_well),
+    ):
+        found = module.content(read_study(sample.describe(tmp_path / f"empty-{name}", name)))
+        assert not found.plots
+        assert not found.summary or "nothing can be said yet" in found.summary[0]
+
+
+def test_grid_points_are_complete_with_their_own_number_of_seeds(tmp_path):
+    rows = final_table(sample.write_sensitivity(tmp_path / "sensitivity"))
+    assert {row.state for row in rows if row.variant == "grid"} == {"2 seeds"}
+    assert {row.state for row in rows if row.variant == "depth"} == {"3 seeds"}
+
+
+def test_sensitivity_says_what_exceeds_chance(tmp_path):
+    words = sensitivity.content(read_study(sample.write_sensitivity(tmp_path / "sensitivity"))).summary[0]
+    about_depth, about_temperature = (
+        sentence for sentence in words.split("Over ") if "of S," in sentence or "of T," in sentence
+    )
+    assert "no effect can be told from chance" in about_depth
+    assert "it matters here" in about_temperature
+
+
+def test_timing_rows_carry_the_runs_own_intervals(tmp_path):
+    study = read_study(sample.write_timing(tmp_path / "timing"))
+    rows = {row.method: row for row in final_table(study)}
+    assert rows["ctld"].estimate("ratio") == Estimate(1.006, 1.006 - 0.004, 1.006 + 0.006, 100)
+    assert rows["ctld (exploration)"].title == "CTLD (exploration)"
+    assert rows["ctld"].state == "100 rounds"
+    words = timing.content(study).summary[0]
+    assert "CTLD takes 1.006 [1.002, 1.012] times as long as SGD-M per epoch: slower than SGD-M." in words
+    assert (
+        "CTLD (fine-tuning) takes 1.003 [0.999, 1.009] times as long as SGD-M per epoch: not to be told from SGD-M."
+        in words
+    )
+
+
+def test_double_well_says_where_the_law_is_missed(tmp_path):
+    found = double_well.content(read_study(sample.write_double_well(tmp_path / "double-well")))
+    assert "the kinetic temperature at g = 1 is not the exact 1.010" in found.summary[0]
+    assert "multiplies the rate of crossings" in found.summary[0]
+    assert "as in the bound" in found.summary[1]
+    assert [table.name for table in found.tables] == ["exactness", "theorem"]
+    assert [cell.text for cell in found.tables[0].rows[-1]][:5] == ["exact", "", "1.010", "0.9645", "0"]
+
+
+def test_powers_are_named_only_where_there_is_one():
+    assert text(theorem._law({"slope": 2.23, "error": 0.04, "bound": 1.0, "misfit": 1.0}, "η")) == (
+        "goes as η to the power 2.23 ± 0.08, faster than in the bound"
+    )
+    assert "as in the bound" in theorem._law({"slope": -1.02, "error": 0.03, "bound": -1.0}, "L")
+    assert theorem._law({"slope": "nan", "error": "nan", "bound": 1.0}, "η") == "follows no power of η"
+    assert theorem._law({"slope": 0.1, "error": 0.04, "bound": 1.0, "misfit": 9.0}, "η") == "follows no power of η"
+
+
+def test_a_few_rounds_of_timing_claim_nothing(tmp_path):
+    study = sample.write_timing(tmp_path / "timing")
+    result = study.run("timing").result()
+    write_json(study.run("timing").path / "result.json", result | {"rounds": 5})
+    words = timing.content(read_study(study)).summary[0]
+    assert "CTLD takes 1.01 times as long as SGD-M; 5 rounds cannot tell chance." in words
+    assert "slower" not in words
+
+
+def test_csv_has_all_digits_and_the_paper_beside(tmp_path):
+    study = read_study(sample.write_sda(tmp_path / "sda"))
+    rows = final_table(study)
+    lines = list(csv.DictReader(io.StringIO(rows_as_csv(rows, {"test mse": paper.values(study)}).decode())))
+    line = next(x for x in lines if (x["method"], x["variant"], x["metric"]) == ("ctld", "tuned", "test mse"))
+    row = next(row for row in rows if (row.method, row.variant) == ("ctld", "tuned"))
+    assert float(line["mean"]) == row.estimate("test mse").mean
+    assert (line["paper"], line["mark"], line["count"]) == ("0.006", "best", "3")
+
+
+# ---- comparisons ----
+
+
+def shift(study, factor, run):
+    path = study.run(run).path / "result.json"
+    result = study.run(run).result()
+    result["test"]["mse"] *= factor
+    write_json(path, result)
+
+
+def test_compare_pairs_seeds_across_directories(tmp_path):
+    first = sample.write_sda(tmp_path / "one", methods=("sgd", "ctld"), wrong=False)
+    second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), wrong=False)
+    for seed, factor in enumerate((0.90, 0.91, 0.89)):
+        shift(second, factor, f"ctld-tuned-seed{seed}")
+    rows = {(row.method, row.variant, row.metric): row for row in compare([first.path, second.path])}
+    assert rows["ctld", "tuned", "test mse"].verdicts == ["lower"]
+    assert rows["ctld", "tuned", "test mse"].differences[0].count == 3
+    assert rows["sgd", "tuned", "test mse"].verdicts == ["tie"]
+    back = {(row.method, row.variant, row.metric): row for row in compare([second.path, first.path])}
+    assert back["ctld", "tuned", "test mse"].verdicts == ["higher"]
+
+
+def test_compare_leaves_out_what_one_directory_alone_has(tmp_path):
+    first = sample.write_sda(tmp_path / "one", methods=("sgd",), seeds=1, wrong=False)
+    second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), wrong=False)
+    rows = compare([first.path, second.path])
+    assert {row.method for row in rows} == {"sgd"}
+    assert {word for row in rows for word in row.verdicts} == {"unknown"}  # one seed in common
+
+
+def test_reading_takes_a_path_or_a_directory(tmp_path):
+    sample.write_timing(tmp_path / "timing")
+    assert final_table(tmp_path / "timing") == final_table(StudyDirectory(tmp_path / "timing"))

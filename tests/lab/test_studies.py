@@ -1,0 +1,205 @@
+"""Every study at smoke scale, as a user runs it; killed ten times, it leaves the same records. The settings are the paper's."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ctld_lab import studies
+from ctld_lab.records import RunDirectory, StudyDirectory, read_json
+from ctld_lab.studies import charrnn, comparison, sda, sensitivity
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "ctld_lab", *map(str, arguments)]
+
+
+def environment():
+    # One thread, as workers have it; and no data but what is embedded.
+    kept = {name: value for name, value in os.environ.items() if name != "CTLD_DATA"}
+    return kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+def ctld(*arguments):
+    return subprocess.run(command(*arguments), capture_output=True, text=True, env=environment(), timeout=600)
+
+
+def records(run):
+    """What a run left, times and machine excepted."""
+    metrics, result = run.metrics(), dict(run.result())
+    for line in (*metrics, result):
+        line.pop("seconds", None)
+    if run.config()["kind"] == "timing":
+        return run.config(), len(metrics), result["rounds"]
+    return run.config(), metrics, run.trace(), result
+
+
+# ---- as a user runs them ----
+
+
+@pytest.fixture(scope="module", params=list(studies.names()))
+def finished(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("smoke") / request.param
+    done = ctld("run", request.param, "--scale", "smoke", "--dir", directory, "--workers", 1)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return request.param, directory, done.stdout
+
+
+def test_a_study_runs_from_end_to_end(finished):
+    name, directory, output = finished
+    study = StudyDirectory(directory)
+    assert study.description()["study"] == name
+    runs = study.runs()
+    assert runs
+    assert {run.state() for run in runs} == {"done"}
+    assert (directory / "report.html").stat().st_size > 10_000
+    assert list((directory / "figures").glob("*.png"))
+    assert list((directory / "tables").glob("*.csv"))
+    assert "report.html" in output
+    assert not list(directory.rglob("*.unfinished"))
+    assert not list(directory.rglob("checkpoint.safetensors"))
+
+
+def test_what_is_done_is_not_done_again(finished):
+    name, directory, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
+    again = ctld("run", name, "--scale", "smoke", "--dir", directory, "--workers", 1, "--no-report")
+    assert again.returncode == 0, again.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
+
+
+def test_tuning_is_equal_and_sees_no_test_data(finished):
+    name, directory, _ = finished
+    if name not in ("sda", "charrnn"):
+        pytest.skip("nothing is tuned in this study")
+    study = StudyDirectory(directory)
+    tuned = {path.stem: read_json(path) for path in (directory / "tuning").glob("*.json")}
+    assert set(tuned) == set(comparison.COMPARED)
+    assert {len(record["trials"]) for record in tuned.values()} == {studies.get(name).scales["smoke"]["trials"]}
+    for run in study.runs():
+        splits = {split for line in run.metrics() for split in ("train", "valid", "test") if split in line}
+        assert splits == ({"train", "valid"} if run.config()["role"] == "tuning" else {"train", "test"})
+    for method, record in tuned.items():
+        final = study.run(f"{method}-tuned-seed0").config()["optimizer"]
+        assert final["lr"] == record["chosen"]["lr"]
+
+
+# ---- killed ----
+
+
+def test_killed_ten_times_it_leaves_the_same_records(tmp_path):
+    arguments = ("run", "sda", "--scale", "smoke", "--methods", "sgd,ctld", "--workers", "1", "--no-report", "--dir")
+    whole = ctld(*arguments, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    moments = random.Random(0)
+    killed = tmp_path / "killed"
+    kills = 0
+    while True:
+        process = subprocess.Popen(
+            command(*arguments, killed), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        if kills < 10:
+            begun = _records_in(killed)
+            while _records_in(killed) == begun and process.poll() is None:  # until it writes
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0.0, 0.25))
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                kills += 1
+        output, _ = process.communicate(timeout=300)
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, output
+    assert kills == 10
+    expected = {run.name: records(run) for run in StudyDirectory(tmp_path / "whole").runs()}
+    assert {run.name: records(run) for run in StudyDirectory(killed).runs()} == expected
+    assert read_json(killed / "tuning" / "ctld.json")["chosen"] == read_json(tmp_path / "whole/tuning/ctld.json")["chosen"]
+    assert max(int(run.environment()["attempts"]) for run in StudyDirectory(killed).runs()) > 1
+
+
+def _records_in(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.glob("runs/*/metrics.jsonl"))
+
+
+# ---- the paper's settings ----
+
+
+def planned(module, scale="paper"):
+    study = module.STUDY
+    settings = dict(study.scales[scale])
+    request = studies.Request(scale, list(study.methods), [0], {"name": settings["data"], "sha256": ""}, settings)
+    return {run.name: run.config for run in next(study.plan(request, StudyDirectory(Path("nowhere"))))}
+
+
+def test_sda_is_the_papers():
+    runs = planned(sda)
+    ctld_run = runs["ctld-paper-seed0"]
+    assert ctld_run["workload"]["widths"] == [784, 500, 500, 2000, 10]
+    assert ctld_run["steps"] == [100_000] * 4
+    assert ctld_run["exploration_steps"] == 18_000
+    assert ctld_run["optimizer"]["lr"] == pytest.approx(60_000 * 0.0008**2)
+    assert (ctld_run["optimizer"]["momentum"], ctld_run["optimizer"]["temperature"]) == (0.0, 1.0)
+    rates = {name: runs[f"{name}-paper-seed0"]["optimizer"]["lr"] for name in ("sgd", "rmsprop", "adam", "anneal_sgd")}
+    assert rates == {"sgd": 0.1, "rmsprop": 0.001, "adam": 0.001, "anneal_sgd": 0.1}
+    assert runs["santa-paper-seed0"]["optimizer"]["lr"] / 60_000 == pytest.approx(4e-11)
+
+
+def test_charrnn_is_the_papers():
+    runs = planned(charrnn)
+    ctld_run = runs["ctld-paper-seed0"]
+    assert ctld_run["steps"] == [20 * 90_000_000 // (100 * 50)]
+    assert ctld_run["exploration_steps"] == 9000
+    assert ctld_run["optimizer"]["lr"] == pytest.approx(9e7 * 2.08e-5**2)
+    assert ctld_run["optimizer"]["momentum"] == 0.66
+    assert runs["sgd-paper-seed0"]["schedule"] == {"every": 5000, "factor": 0.85}
+    assert "schedule" not in runs["adam-paper-seed0"]
+    rates = {name: runs[f"{name}-paper-seed0"]["optimizer"]["lr"] for name in ("sgd", "rmsprop", "adam", "anneal_sgd")}
+    assert rates == {"sgd": 0.001, "rmsprop": 0.002, "adam": 0.03, "anneal_sgd": 0.0005}
+
+
+def test_sensitivity_is_the_papers():
+    runs = planned(sensitivity)
+    run = runs["depth-S0.85-seed0"]
+    assert run["optimizer"]["lr"] == pytest.approx(2_932_400 * 2e-4**2)
+    assert run["optimizer"]["tempering"] == {"height_factor": 20.0, "width": 0.04, "depth": 0.85}
+    assert run["optimizer"]["momentum"] == 0.7
+    assert runs["grid-w5-sigma0.08-seed0"]["optimizer"]["tempering"]["height_factor"] == 5.0
+    assert runs["exploration-share0-seed0"]["exploration_steps"] == 0
+    assert runs["temperature-Tauto-seed0"]["optimizer"]["temperature"] == "auto"
+
+
+@pytest.mark.parametrize(("module", "share"), [(sda, 0.18), (charrnn, 0.025)])
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_smaller_scales_keep_the_share_of_exploration(module, share, scale):
+    for run in planned(module, scale).values():
+        assert run["exploration_steps"] / run["steps"][0] == pytest.approx(share, abs=0.5 / run["steps"][0])
+
+
+def test_an_unknown_study_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"did you mean charrnn\? Known: sda, charrnn"):
+        studies.get("char-rnn")
+
+
+@pytest.mark.parametrize("name", list(studies.names()))
+def test_studies_say_what_they_do(name):
+    study = studies.get(name)
+    assert study.name == name
+    assert all((study.title, study.figure, study.varied, study.tuned, study.fixed))
+    assert set(study.scales) >= set(studies.SCALES)
+
+
+def test_runs_have_names_that_tell_them_apart():
+    for name in studies.names():
+        for scale in studies.SCALES:
+            study = studies.get(name)
+            settings = dict(study.scales[scale])
+            data = {"name": settings.get("data"), "sha256": ""}
+            request = studies.Request(scale, list(study.methods), list(range(settings["seeds"])), data, settings)
+            runs = next(study.plan(request, StudyDirectory(Path("nowhere"))))
+            assert len({run.name for run in runs}) == len(runs)
+            assert all(RunDirectory(Path("runs") / run.name).name == run.name for run in runs)

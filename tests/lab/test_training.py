@@ -1,0 +1,326 @@
+"""The training loop: a run is a function of its configuration, whatever interrupts it; divergence is a result."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+
+import ctld
+from ctld_lab import jobs, train, workloads
+from ctld_lab.control import Control
+from ctld_lab.records import RecordError, RunDirectory
+from ctld_lab.train import evaluation_steps
+
+BASE = {
+    "kind": "train",
+    "study": "test",
+    "scale": "smoke",
+    "role": "final",
+    "variant": "tuned",
+    "seed": 3,
+    "data": {},
+    "workload": {"name": "tiny"},
+    "exploration_steps": 12,
+    "steps": [20, 15],
+    "evaluations": 4,
+    "checkpoint_seconds": 1e9,
+}
+OPTIONS = {
+    "ctld": {"lr": 0.05, "momentum": 0.5, "temperature": 0.1, "tempering": {"depth": 0.7, "width": 0.05}},
+    "sgd": {"lr": 0.05, "momentum": 0.9},
+    "adam": {"lr": 0.01},
+    "santa": {"lr": 1e-4},
+    "anneal_sgd": {"lr": 0.05},
+    "sghmc": {"lr": 0.01},
+    "csghmc": {"lr": 0.01},
+}
+
+
+class Tiny:
+    """Two stages of a regression whose noise comes from torch's global generator, as dropout's does."""
+
+    stages = 2
+    num_data = 100
+    broken_at: int | None = None
+
+    def __init__(self):
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(5, 3) for _ in range(2))
+        generator = torch.Generator().manual_seed(1)
+        for parameter in self.layers.parameters():
+            torch.nn.init.normal_(parameter, generator=generator)
+        self.stage = 0
+        self.carried = torch.zeros(3)
+
+    def begin(self, stage):
+        self.stage = stage
+        return list(self.layers[stage].parameters())
+
+    def loss(self, step):
+        inputs = torch.linspace(-1, 1, 20).view(4, 5) + 0.1 * step
+        output = torch.nn.functional.dropout(self.layers[self.stage](inputs), 0.2) + self.carried
+        self.carried = output.detach()[0]
+        loss = output.square().mean()
+        return loss * math.nan if self.broken_at is not None and step >= self.broken_at else loss
+
+    def evaluate(self, *, thorough):
+        with torch.no_grad():
+            size = float(self.layers[self.stage].weight.square().sum())
+        return {"train": {"mse": size}, "test": {"mse": size + thorough}}
+
+    def epochs(self, step):
+        return step / 25
+
+    def num_parameters(self):
+        return 36
+
+    def state(self):
+        return {"layers": dict(self.layers.state_dict()), "carried": self.carried}
+
+    def load_state(self, state):
+        self.layers.load_state_dict(state["layers"])
+        self.carried = state["carried"]
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(workloads, "build", lambda config: Tiny())
+    state = torch.get_rng_state()
+    yield Tiny
+    torch.set_rng_state(state)
+    Tiny.broken_at = None
+
+
+class StopAt(Control):
+    """Asks to stop after so many looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    @property
+    def stopping(self):
+        self.looks -= 1
+        return self.looks < 0
+
+    @stopping.setter
+    def stopping(self, value):
+        pass
+
+
+def execute(path, method="sgd", control=None, **changes):
+    run = RunDirectory(path)
+    run.prepare(BASE | {"method": method, "optimizer": OPTIONS[method]} | changes)
+    state = jobs.execute(path, threads=1, control=control or Control())
+    if state == "failed":
+        raise AssertionError(run.failure()["traceback"])
+    return run, state
+
+
+def record(run):
+    """All that a run left, times excepted."""
+    metrics, result = run.metrics(), dict(run.result())
+    for line in (*metrics, result):
+        assert set(line.pop("seconds")) == {"train", "evaluate", "log"}
+    return metrics, run.trace(), result
+
+
+@pytest.mark.parametrize("method", OPTIONS)
+def test_interrupted_anywhere_it_ends_in_the_same_bits(tmp_path, method):
+    whole, _ = execute(tmp_path / "whole", method)
+    stopped = tmp_path / "stopped"
+    states = []
+    for looks in itertools.cycle((3, 11, 1, 6)):
+        run, state = execute(stopped, method, StopAt(looks))
+        states.append(state)
+        if state == "done":
+            break
+        assert not (stopped / "result.json").exists()
+    assert len(states) > 4
+    assert record(run) == record(whole)
+    assert not run.checkpoint.exists()
+
+
+def test_killed_between_checkpoints_it_ends_in_the_same_bits(tmp_path, monkeypatch):
+    """A kill is a run that never gets to the end: lines are written that no checkpoint vouches for."""
+    whole, _ = execute(tmp_path / "whole", "ctld")
+
+    class Killed(BaseException):
+        pass
+
+    def until(count):
+        counts = itertools.count()
+        step = ctld.CTLD.step
+
+        def dying(self, *arguments, **options):
+            if next(counts) == count:
+                raise Killed
+            return step(self, *arguments, **options)
+
+        return dying
+
+    path = tmp_path / "killed"
+    with pytest.raises(Killed), monkeypatch.context() as patch:
+        patch.setattr(ctld.CTLD, "step", until(9))
+        execute(path, "ctld", checkpoint_seconds=0.0)
+    kept = (path / "checkpoint.safetensors").read_bytes()
+    with pytest.raises(Killed), monkeypatch.context() as patch:
+        patch.setattr(ctld.CTLD, "step", until(4))
+        execute(path, "ctld", checkpoint_seconds=0.0)
+    (path / "checkpoint.safetensors").write_bytes(kept)  # as if the last four steps had left lines, and no checkpoint
+    with (path / "trace.jsonl").open("ab") as file:
+        file.write(b'{"step": 1')
+    run, _ = execute(path, "ctld", checkpoint_seconds=0.0)
+    assert record(run) == record(whole)
+
+
+def test_a_run_that_is_done_is_left_alone(tmp_path, monkeypatch):
+    run, _ = execute(tmp_path)
+    monkeypatch.setattr(train, "run", lambda *_: pytest.fail("it ran again"))
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert execute(tmp_path)[1] == "done"
+    assert before == {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    assert run.environment()["attempts"] == 1
+
+
+def test_changing_the_method_changes_neither_weights_nor_batches(tmp_path, tiny, monkeypatch):
+    seen = {}
+    loss = tiny.loss
+
+    def spying(self, step):
+        if step == 0 and self.stage == 0:
+            seen[len(seen)] = float(loss(self, step).detach())
+        return loss(self, step)
+
+    monkeypatch.setattr(tiny, "loss", spying)
+    for method in ("sgd", "ctld", "adam"):
+        execute(tmp_path / method, method)
+    assert len(seen) == 3
+    assert len(set(seen.values())) == 1
+    first = [RunDirectory(tmp_path / method).metrics()[0]["train"] for method in ("sgd", "ctld", "adam")]
+    assert first[0] == first[1] == first[2]
+
+
+def test_metrics_are_taken_where_they_should_be(tmp_path):
+    run, _ = execute(tmp_path)
+    lines = run.metrics()
+    assert [(line["stage"], line["stage_step"]) for line in lines] == [
+        *((1, step) for step in (0, 5, 10, 15, 20)),
+        *((2, step) for step in (0, 4, 8, 11, 15)),
+    ]
+    assert [line["step"] for line in lines][-2:] == [31, 35]
+    result = run.result()
+    assert result["steps"] == 35
+    assert len(result["stages"]) == 2
+    assert result["test"] == lines[-1]["test"] == result["stages"][1]["test"]
+    assert result["test"]["mse"] == result["train"]["mse"] + 1  # thorough at the end, and there only
+    assert lines[-2]["test"] == lines[-2]["train"]
+
+
+def test_ctld_leaves_a_trace_of_its_exploration(tmp_path):
+    run, _ = execute(tmp_path, "ctld")
+    trace = run.trace()
+    assert [line["step"] for line in trace] == [*range(1, 13), *range(21, 33)]
+    assert [line["stage"] for line in trace] == [1] * 12 + [2] * 12
+    assert all(line["temperature_ratio"] >= 1.0 for line in trace)
+    result = run.result()
+    assert result["temperature"] == 0.1
+    assert 0.0 < result["tempering"]["cold_share"] <= 1.0
+    assert execute(tmp_path / "sgd")[0].trace() == []
+
+
+def test_the_tempering_that_is_asked_for_is_the_one_in_force(tmp_path):
+    training = train.Training(RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control())
+    optimizer = training.build_optimizer(training.workload.begin(0))
+    assert optimizer.tempering.scaling.depth == 0.7
+    assert optimizer.tempering.bias.width == 0.05
+    assert optimizer.tempering.step_size == pytest.approx(math.sqrt(0.05 / 100))
+
+
+def test_every_stage_has_noise_of_its_own(tmp_path):
+    training = train.Training(RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control())
+    first = training.build_optimizer(training.workload.begin(0)).seed
+    training.stage = 1
+    assert training.build_optimizer(training.workload.begin(1)).seed != first
+
+
+def test_a_schedule_is_a_function_of_the_step(tmp_path):
+    schedule = {"every": 8, "factor": 0.5}
+    run, _ = execute(tmp_path / "whole", schedule=schedule)
+    assert [line["lr"] for line in run.metrics()] == [0.05, 0.05, 0.025, 0.025, 0.0125, 0.05, 0.05, 0.05, 0.025, 0.025]
+    while execute(tmp_path / "stopped", control=StopAt(5), schedule=schedule)[1] != "done":
+        pass
+    assert record(RunDirectory(tmp_path / "stopped")) == record(run)
+
+
+@pytest.mark.parametrize("method", ["sgd", "ctld"])
+def test_divergence_is_a_result(tmp_path, tiny, method):
+    tiny.broken_at = 7
+    run, state = execute(tmp_path, method)
+    assert state == "done"
+    assert run.result()["diverged"] is True
+    assert "test" not in run.result()
+
+
+def test_clipping_is_by_element(tmp_path, monkeypatch):
+    largest = []
+    monkeypatch.setattr(
+        ctld.optimizers.SGD,
+        "step",
+        lambda self, closure=None, *, loss=None: largest.append(
+            max(float(parameter.grad.abs().max()) for group in self.param_groups for parameter in group["params"])
+        ),
+    )
+    execute(tmp_path, clip=0.01)
+    assert max(largest) == pytest.approx(0.01)
+
+
+def test_a_broken_checkpoint_fails_with_the_remedy(tmp_path):
+    execute(tmp_path, control=StopAt(5))
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"nonsense")
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "failed"
+    run = RunDirectory(tmp_path)
+    assert "remove it, and the run starts anew" in run.failure()["error"]
+    run.checkpoint.unlink()
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "done"
+    assert run.failure() is None
+    assert record(run) == record(execute(tmp_path / "whole")[0])
+
+
+def test_records_are_plain_json(tmp_path):
+    run, _ = execute(tmp_path, "ctld")
+    for path in tmp_path.glob("*.json"):
+        json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{path.name} has {name}"))
+    environment = run.environment()
+    assert environment["threads"] == 1
+    assert set(environment["versions"]) == {"ctld", "torch", "numpy", "python"}
+
+
+def test_a_run_keeps_the_threads_that_it_began_with(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        execute(tmp_path, control=StopAt(3))
+        assert jobs.execute(tmp_path, threads=2, control=Control()) == "done"
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+    assert RunDirectory(tmp_path).environment() | {"threads": 1, "attempts": 2} == RunDirectory(tmp_path).environment()
+
+
+def test_an_unknown_kind_is_refused(tmp_path):
+    RunDirectory(tmp_path).prepare({"kind": "baking"})
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "failed"
+    assert "baking" in RunDirectory(tmp_path).failure()["error"]
+
+
+@pytest.mark.parametrize(("steps", "count", "expected"), [(10, 2, {5, 10}), (3, 10, {0, 1, 2, 3}), (7, 1, {7})])
+def test_evaluation_steps(steps, count, expected):
+    assert evaluation_steps(steps, count) == expected
+
+
+def test_lines_that_a_checkpoint_vouches_for_must_be_there(tmp_path):
+    execute(tmp_path, control=StopAt(6))
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "failed"
+    assert RecordError.__name__ in RunDirectory(tmp_path).failure()["error"]
