@@ -8,7 +8,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 .PHONY: demo test lint types quick crosscheck bench clean
 
 demo: .venv/demo.stamp
-	$(BIN)/python -m ctld_lab.demo
+	$(BIN)/ctld demo
 
 test: lint types
 	$(BIN)/python -m pytest -n auto --dist loadgroup
@@ -54,4 +54,4 @@ bench: .venv/test.stamp
 	@touch $@
 
 clean:
-	rm -rf .venv demo dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf .venv demo runs dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -54,7 +54,9 @@ def _take_apart(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         return [_take_apart(item, tensors) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"a {type(value).__name__} cannot be stored in a checkpoint; use tensors, numbers, strings, lists, dicts")
+    raise TypeError(
+        f"a {type(value).__name__} cannot be stored in a checkpoint; use tensors, numbers, strings, lists, dicts"
+    )
 
 
 def _put_together(value: Any, tensors: dict[str, torch.Tensor]) -> Any:

@@ -32,7 +32,7 @@ app.add_typer(data_app, name="data")
 @app.callback(
     invoke_without_command=True,
     epilog=examples(
-        "ctld demo                          SGD with momentum against CTLD, in two minutes",
+        "ctld demo                          two small studies and their report, in minutes",
         "ctld run sda --scale smoke         a study, small, to see that all works",
         "ctld run sda --seeds 5             the same at laptop scale, with five seeds",
         "ctld list                          what there is and how far it is",
@@ -189,20 +189,21 @@ def tensorboard(path: StudyPath) -> None:
     write_tensorboard(study_in(path), Console())
 
 
-@app.command(epilog=examples("ctld demo", "ctld demo --dir /tmp/demo --seed 3"))
+@app.command(epilog=examples("ctld demo", "ctld demo --dir /tmp/demo --workers 4"))
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the figure and the results go.")
+        Path, typer.Option("--dir", metavar="DIR", help="Where the records and the report go.")
     ] = Path("demo"),
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Of weights, batches and noise.")] = 0,
+    workers: Workers = None,
 ) -> None:
-    """Train 5,000 digits with SGD and with CTLD: a table and a figure, offline."""
-    from ctld_lab.commands.lock import check_writable
+    """See it work: two small studies and their report, in a few minutes, offline.
 
-    check_writable(directory)
+    A stacked autoencoder on 5,000 digits and a character-level LSTM on English, CTLD against SGD-M, Adam and Santa.
+    """
     from ctld_lab import demo as demonstration
+    from ctld_lab.commands.carry_out import Machinery
 
-    demonstration.main(["--dir", str(directory), "--seed", str(seed)])
+    raise typer.Exit(demonstration.run(directory, Machinery(workers=workers), Console(), again=_again()))
 
 
 # ---- the command ----

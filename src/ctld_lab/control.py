@@ -1,11 +1,12 @@
 """How the world reaches into a run: a wish to stop, and a word once a second on how far it is."""
 
+import json
 import signal
 import time
 from types import FrameType
 from typing import Any
 
-from ctld_lab.records import RunDirectory, write_json
+from ctld_lab.records import RunDirectory, write_bytes
 
 
 class Interrupted(Exception):
@@ -33,4 +34,5 @@ class Control:
         now = time.monotonic()
         if now - self._written >= 1.0:
             self._written = now
-            write_json(directory.path / "progress.json", {"step": step, "steps": steps, "time": time.time(), **more})
+            said = {"step": step, "steps": steps, "time": time.time(), **more}
+            write_bytes(directory.path / "progress.json", json.dumps(said).encode(), durable=False)

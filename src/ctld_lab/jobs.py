@@ -94,7 +94,9 @@ def _commit() -> tuple[str | None, bool | None]:
         return done.stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent)))
+        return git("rev-parse", "HEAD"), bool(
+            git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
+        )
     except (OSError, subprocess.SubprocessError):
         return None, None
 

@@ -36,14 +36,15 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """As `write_json`, for any content."""
+def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """As `write_json`, for any content. What is not `durable` may be lost with the machine's power, never be torn."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         with unfinished.open("wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -133,8 +134,12 @@ class RunDirectory:
             kept = read_json(path)
             differing = sorted(key for key in kept.keys() | config.keys() if kept.get(key) != config.get(key))
             if differing:
-                what = "; ".join(f"{key} was {_short(kept.get(key))}, is now {_short(config.get(key))}" for key in differing)
-                raise RecordError(f"{self.path} was made with other settings ({what}). Give another --dir, or remove it")
+                what = "; ".join(
+                    f"{key} was {_short(kept.get(key))}, is now {_short(config.get(key))}" for key in differing
+                )
+                raise RecordError(
+                    f"{self.path} was made with other settings ({what}). Give another --dir, or remove it"
+                )
             return
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(path, config)
@@ -155,7 +160,9 @@ class RunDirectory:
                 try:
                     value = json.loads(line)
                 except ValueError as error:
-                    raise RecordError(f"{path}, line {line_number}: {error}; remove {self.path} and run again") from None
+                    raise RecordError(
+                        f"{path}, line {line_number}: {error}; remove {self.path} and run again"
+                    ) from None
                 if not isinstance(value, dict):
                     raise RecordError(f"{path}, line {line_number} is no object; remove {self.path} and run again")
                 yield value
@@ -238,7 +245,10 @@ class StudyDirectory:
                         "give another --dir"
                     )
             for key in ("methods", "seeds", "commands"):
-                description[key] = [*kept.get(key, ()), *(item for item in description[key] if item not in kept.get(key, ()))]
+                description[key] = [
+                    *kept.get(key, ()),
+                    *(item for item in description[key] if item not in kept.get(key, ())),
+                ]
             if kept == description:
                 return
         self.path.mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,7 @@ class Training:
         self.seed = int(config["seed"])
         self.workload = workloads.build(config)
         self.stage = self.stage_step = 0
+        self.all_steps = sum(config["steps"])
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.tempering: dict[str, float] = {"steps": 0, "cold": 0, "outside": 0, "highest_ratio": 0.0}
         self.temperature: float | None = None
@@ -78,6 +79,7 @@ class Training:
         self.temperature = None if tempered is None else tempered.temperature
         trace_every = max(1, self.config["exploration_steps"] // 1000)
         clip = self.config.get("clip")
+        first_step = self.first_step
         self._tick("log")
         if self.stage_step == 0:
             self.evaluate(thorough=False)
@@ -90,12 +92,13 @@ class Training:
                 nn.utils.clip_grad_value_(parameters, clip)  # each element, as char-rnn does
             exploring = tempered is not None and tempered.exploring
             try:
-                optimizer.step(loss=loss)  # type: ignore[call-arg]
+                optimizer.step(loss=loss)  # type: ignore[call-overload]
             except NonFiniteError:
                 raise Diverged from None
             self.stage_step += 1
             if tempered is not None and exploring:
                 self._record_tempering(tempered, trace_every)
+            control.tell(self.directory, first_step + self.stage_step, self.all_steps)
             now = time.perf_counter()
             if self.stage_step in evaluations:
                 self._tick("train")
@@ -138,9 +141,14 @@ class Training:
     # ---- records ----
 
     @property
+    def first_step(self) -> int:
+        """Steps of the stages before this one."""
+        return int(sum(self.config["steps"][: self.stage]))
+
+    @property
     def step(self) -> int:
         """Over all stages."""
-        return int(sum(self.config["steps"][: self.stage])) + self.stage_step
+        return self.first_step + self.stage_step
 
     def evaluate(self, *, thorough: bool) -> None:
         """Append a line to the metrics; a loss that is no number ends the run."""
@@ -162,7 +170,6 @@ class Training:
             self.ends.append(splits)
         if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
             raise Diverged
-        self.control.tell(self.directory, self.step, sum(self.config["steps"]))
         self._tick("log")
 
     def _record_tempering(self, optimizer: ctld.CTLD, every: int) -> None:
@@ -191,7 +198,11 @@ class Training:
         for lines in (metrics, trace):
             lines.flush(to_disk=True)
         self._tick("log")
-        result: dict[str, Any] = {"steps": self.step, "diverged": diverged, "parameters": self.workload.num_parameters()}
+        result: dict[str, Any] = {
+            "steps": self.step,
+            "diverged": diverged,
+            "parameters": self.workload.num_parameters(),
+        }
         if not diverged:
             result |= self.ends[-1]
             if self.workload.stages > 1:
@@ -233,7 +244,6 @@ class Training:
             "lengths": {"metrics.jsonl": metrics.length, "trace.jsonl": trace.length},
         }
         save_checkpoint(self.directory.checkpoint, state)
-        self.control.tell(self.directory, self.step, sum(self.config["steps"]))
         self._tick("log")
         self._saved = time.perf_counter()
 

@@ -7,7 +7,6 @@ and the plan of an interrupted search is the plan of the search.
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import optuna
 
@@ -54,7 +53,7 @@ def choose(
     *,
     metric: str,
 ) -> dict[str, float] | None:
-    """The trial with the lowest validation metric; None if all diverged or failed. Stored as tuning/METHOD.json."""
+    """The trial with the lowest validation metric; None if all diverged. Stored as tuning/METHOD.json."""
     trials = []
     for run, parameters in tried:
         result = run.result() or {}

@@ -148,7 +148,7 @@ REFUSED = [
     ("compare nowhere", "at least two"),
     ("data fetch mnst", "did you mean mnist?"),
     ("data verify mnst", "did you mean mnist?"),
-    ("demo --seed -1", "--seed"),
+    ("demo --workers 0", "--workers"),
     ("rum", "No such command"),
 ]
 

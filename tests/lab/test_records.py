@@ -9,7 +9,15 @@ import pytest
 from ctld_lab import records
 from ctld_lab.records import Appender, RecordError, RunDirectory, StudyDirectory, find_studies, read_json, write_json
 
-DESCRIPTION = {"study": "sda", "scale": "smoke", "methods": ["sgd"], "seeds": [0], "data": {}, "settings": {}, "commands": ["a"]}
+DESCRIPTION = {
+    "study": "sda",
+    "scale": "smoke",
+    "methods": ["sgd"],
+    "seeds": [0],
+    "data": {},
+    "settings": {},
+    "commands": ["a"],
+}
 
 
 def test_numbers_that_json_lacks_survive(tmp_path):
@@ -102,7 +110,12 @@ def test_a_study_takes_more_methods_and_seeds_but_no_other_settings(tmp_path):
     study.prepare(DESCRIPTION | {"methods": ["adam"], "seeds": [0, 1], "commands": ["b"]})
     kept = study.description()
     assert (kept["methods"], kept["seeds"], kept["commands"]) == (["sgd", "adam"], [0, 1], ["a", "b"])
-    for key, other in {"scale": "paper", "settings": {"steps": 3}, "data": {"name": "mnist"}, "study": "timing"}.items():
+    for key, other in {
+        "scale": "paper",
+        "settings": {"steps": 3},
+        "data": {"name": "mnist"},
+        "study": "timing",
+    }.items():
         with pytest.raises(RecordError, match=rf"{key}.*--dir"):
             study.prepare(DESCRIPTION | {key: other})
 

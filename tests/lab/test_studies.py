@@ -101,7 +101,11 @@ def test_killed_ten_times_it_leaves_the_same_records(tmp_path):
     kills = 0
     while True:
         process = subprocess.Popen(
-            command(*arguments, killed), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+            command(*arguments, killed),
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         if kills < 10:
             begun = _records_in(killed)
@@ -118,7 +122,9 @@ def test_killed_ten_times_it_leaves_the_same_records(tmp_path):
     assert kills == 10
     expected = {run.name: records(run) for run in StudyDirectory(tmp_path / "whole").runs()}
     assert {run.name: records(run) for run in StudyDirectory(killed).runs()} == expected
-    assert read_json(killed / "tuning" / "ctld.json")["chosen"] == read_json(tmp_path / "whole/tuning/ctld.json")["chosen"]
+    assert (
+        read_json(killed / "tuning" / "ctld.json")["chosen"] == read_json(tmp_path / "whole/tuning/ctld.json")["chosen"]
+    )
     assert max(int(run.environment()["attempts"]) for run in StudyDirectory(killed).runs()) > 1
 
 

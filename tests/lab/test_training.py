@@ -231,7 +231,9 @@ def test_ctld_leaves_a_trace_of_its_exploration(tmp_path):
 
 
 def test_the_tempering_that_is_asked_for_is_the_one_in_force(tmp_path):
-    training = train.Training(RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control())
+    training = train.Training(
+        RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control()
+    )
     optimizer = training.build_optimizer(training.workload.begin(0))
     assert optimizer.tempering.scaling.depth == 0.7
     assert optimizer.tempering.bias.width == 0.05
@@ -239,7 +241,9 @@ def test_the_tempering_that_is_asked_for_is_the_one_in_force(tmp_path):
 
 
 def test_every_stage_has_noise_of_its_own(tmp_path):
-    training = train.Training(RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control())
+    training = train.Training(
+        RunDirectory(tmp_path), BASE | {"method": "ctld", "optimizer": OPTIONS["ctld"]}, Control()
+    )
     first = training.build_optimizer(training.workload.begin(0)).seed
     training.stage = 1
     assert training.build_optimizer(training.workload.begin(1)).seed != first

@@ -1,5 +1,6 @@
 """Tuning: equal, seeded, on validation data alone."""
 
+import itertools
 import math
 
 import pytest
@@ -13,7 +14,9 @@ SPACE = {"lr": (0.01, 1.0), "friction": (0.05, 1.0)}
 def test_proposals_are_a_function_of_method_and_space():
     assert tuning.propose("sgd", SPACE, 6) == tuning.propose("sgd", SPACE, 6)
     assert tuning.propose("sgd", SPACE, 6) != tuning.propose("adam", SPACE, 6)
-    assert tuning.propose("sgd", SPACE, 3) == tuning.propose("sgd", SPACE, 6)[:3]  # more trials keep those that were made
+    assert (
+        tuning.propose("sgd", SPACE, 3) == tuning.propose("sgd", SPACE, 6)[:3]
+    )  # more trials keep those that were made
 
 
 def test_proposals_fill_the_space_on_a_logarithmic_scale():
@@ -23,7 +26,7 @@ def test_proposals_fill_the_space_on_a_logarithmic_scale():
         assert places[0] >= -0.01
         assert places[-1] <= 1.01
         # Sobol points leave no gap of 4/32, which one in three random searches does.
-        assert max(b - a for a, b in zip(places, places[1:], strict=False)) < 4 / 32
+        assert max(b - a for a, b in itertools.pairwise(places)) < 4 / 32
 
 
 def test_friction_is_one_minus_momentum():

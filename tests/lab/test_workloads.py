@@ -17,11 +17,24 @@ ALPHABET = np.array([97, 98, 99, 100], dtype=np.uint8)
 
 
 def small_sda(seed=0, **options):
-    return SdA(IMAGES, IMAGES[:50], held_out_name="test", seed=seed, **({"widths": (784, 20, 12, 6), "batch_size": 32} | options))
+    return SdA(
+        IMAGES,
+        IMAGES[:50],
+        held_out_name="test",
+        seed=seed,
+        **({"widths": (784, 20, 12, 6), "batch_size": 32} | options),
+    )
 
 
 def small_lstm(seed=0, **options):
-    given = {"alphabet": ALPHABET, "hidden": 6, "layers": 2, "batch_size": 5, "length": 8, "curve_characters": 200} | options
+    given = {
+        "alphabet": ALPHABET,
+        "hidden": 6,
+        "layers": 2,
+        "batch_size": 5,
+        "length": 8,
+        "curve_characters": 200,
+    } | options
     return CharLSTM(TEXT, TEXT[:600], held_out_name="test", seed=seed, **given)
 
 
@@ -48,7 +61,9 @@ def test_pixels_are_scaled_by_a_fiftieth_and_the_loss_is_half_the_mean_square():
     sda.begin(0)
     images = torch.from_numpy(IMAGES).float() * 0.02
     nn.init.zeros_(sda.stacks[0].decoder.weight)  # reconstructs zero
-    assert sda.evaluate(thorough=True)["test"]["mse"] == pytest.approx(0.5 * float(images[:50].square().mean()), rel=1e-6)
+    assert sda.evaluate(thorough=True)["test"]["mse"] == pytest.approx(
+        0.5 * float(images[:50].square().mean()), rel=1e-6
+    )
     assert float(sda.loss(0).detach()) == pytest.approx(0.5 * float(images.square().mean()), rel=0.05)
 
 
@@ -122,7 +137,9 @@ def test_a_step_reads_on_where_the_last_one_ended():
     with torch.no_grad():
         both = [float(short.loss(0)), float(short.loss(1))]
         assert np.mean(both) == pytest.approx(float(long.loss(0)), rel=1e-6)
-        assert all(torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(short._state, long._state, strict=True))
+        assert all(
+            torch.allclose(mine, theirs, atol=1e-6) for mine, theirs in zip(short._state, long._state, strict=True)
+        )
 
 
 def test_gradients_stop_at_the_start_of_a_step():

@@ -121,7 +121,7 @@ def follow_plan(
             roles = sorted({str(run.config.get("role", "")) for run in runs} - {""})
             title = f"{study.name}, {' and '.join(roles)}" if roles else study.name
             states |= machinery.execute(waiting, console, title)
-        if any(states[path] != "done" for path in paths):
+        if any(states[path] in ("interrupted", "waiting") for path in paths):
             break  # what comes next in the plan builds on these
     return states, before
 

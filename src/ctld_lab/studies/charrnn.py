@@ -73,7 +73,7 @@ STUDY = Study(
                         "train_characters": 20_000, "held_out_characters": 2000},
         },
         "demo": {
-            "data": "pydoc", "seeds": 2, "trials": 3, "steps": 400, "evaluations": 10, "checkpoint_seconds": 5.0,
+            "data": "pydoc", "seeds": 3, "trials": 3, "steps": 400, "evaluations": 10, "checkpoint_seconds": 5.0,
             "network": {"hidden": 64, "layers": 1, "batch_size": 32, "length": 25, "curve_characters": 8000,
                         "held_out_characters": 20_000},
         },
@@ -92,7 +92,7 @@ STUDY = Study(
         "learning_rates": {"sgd": 0.001, "rmsprop": 0.002, "adam": 0.03, "anneal_sgd": 0.0005, "santa": 8e-11, "ctld": 2.08e-5},
         "values": {"ctld": "1.99 / 1.91", "rmsprop": "2.05 / 1.97", "adam": "2.10 / 2.00", "santa": "2.13 / 2.03",
                    "anneal_sgd": "2.18 / 2.08", "sgd": "above 3.1"},
-        "note": "train / test, read off the published figure after 20 epochs. The paper calls them perplexities; they cannot be "
-        "exp(nats per character) of such a network",
+        "note": "train / test, read off the published figure after 20 epochs. The paper calls them perplexities; they cannot "
+        "be exp(nats per character) of such a network",
     },
 )  # fmt: skip

@@ -26,7 +26,7 @@ def compare(
     """Trials and the paper's settings first; then what the trials chose.
 
     `base` is what all runs share. `paper` has the paper's options by method, under "optimizer", and more of the
-    configuration where a method had it. `spaces` are searched; a method without a space of its own takes SGD-M's learning rates.
+    configuration where a method had it. `spaces` are searched; a method without one takes SGD-M's learning rates.
     """
 
     def run(name: str, method: str, variant: str, seed: int, role: str, **more: Any) -> Run:
@@ -75,16 +75,12 @@ def compare(
     yield first
     if not trials:
         return
-    chosen = {
-        method: tuning.choose(
-            directory,
-            method,
-            searched[method],
-            [(directory.run(f"tune-{method}-{index:02d}"), proposals[method][index]) for index in range(trials)],
-            metric=metric,
-        )
-        for method in request.methods
-    }
+    chosen = {}
+    for method in request.methods:
+        tried = [(directory.run(f"tune-{method}-{index:02d}"), proposals[method][index]) for index in range(trials)]
+        # Where a trial failed its method waits for it to be mended; the others go on.
+        if all(place.result() is not None for place, _ in tried):
+            chosen[method] = tuning.choose(directory, method, searched[method], tried, metric=metric)
     yield [
         run(
             f"{method}-tuned-seed{seed}",
@@ -98,4 +94,3 @@ def compare(
         for method, best in chosen.items()
         if best is not None
     ]
-

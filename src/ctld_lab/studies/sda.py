@@ -54,7 +54,7 @@ STUDY = Study(
     figure="Figure 2",
     varied="the method",
     tuned="learning rate, and momentum where the method has one: equal trials, judged by the image that comes back "
-    "through the whole stack, on 1/12 of the training data held out (the error of a layer on its own input would favour dead codes)",
+    "through the whole stack, on 1/12 of the training data held out (a layer's error on its own input would favour dead codes)",
     fixed="widths, dropout 0.2, batches of 128, steps per layer, exploration 18 % of a layer's steps, no weight decay, initial "
     "weights and batches of each seed. CTLD tuned: T automatic; CTLD as in the paper: T = 1",
     methods=COMPARED,
@@ -66,7 +66,7 @@ STUDY = Study(
             "evaluations": 3, "checkpoint_seconds": 0.05,
         },
         "demo": {
-            "data": "digits", "seeds": 2, "trials": 3, "widths": [784, 100, 100, 200, 10], "batch_size": 128, "steps": 500,
+            "data": "digits", "seeds": 3, "trials": 3, "widths": [784, 100, 100, 200, 10], "batch_size": 128, "steps": 500,
             "evaluations": 10, "checkpoint_seconds": 5.0,
         },
         "laptop": {

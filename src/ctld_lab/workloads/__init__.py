@@ -19,7 +19,7 @@ def build(config: dict[str, Any]) -> Workload:
     options = dict(config["workload"])
     name = options.pop("name")
     tuning = config["role"] == "tuning"
-    shared = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
+    shared: dict[str, Any] = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
     if name == "sda":
         images = _images(config["data"]["name"], config["data"]["sha256"])
         train, held_out = images.train, images.test
@@ -30,7 +30,9 @@ def build(config: dict[str, Any]) -> Workload:
     if name == "char_lstm":
         text = _text(config["data"]["name"], config["data"].get("path"), config["data"]["sha256"])
         characters = options.pop("train_characters", None)
-        alphabet = np.flatnonzero(np.bincount(np.concatenate([np.unique(part) for part in (text.train, text.valid, text.test)])))
+        alphabet = np.flatnonzero(
+            np.bincount(np.concatenate([np.unique(part) for part in (text.train, text.valid, text.test)]))
+        )
         return CharLSTM(
             text.train[:characters],
             text.valid if tuning else text.test,

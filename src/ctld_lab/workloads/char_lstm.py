@@ -96,7 +96,7 @@ class CharLSTM:
         return metrics
 
     def epochs(self, step: int) -> float:
-        return step / self._steps_per_epoch
+        return step / float(self._steps_per_epoch)
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())

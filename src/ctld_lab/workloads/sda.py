@@ -1,14 +1,14 @@
 """Stacked denoising autoencoder on MNIST, trained greedily, layer by layer (the paper, section 5.1 and Fig. 2).
 
 Stack i encodes and decodes, dims[i] → dims[i+1] → dims[i], and reconstructs its clean input: the image for the first,
-the code of the trained stacks below for the others. Loss and metric `mse`: half the mean square over elements. Dropout on the input
-of every stack but the first and on the code of every stack but the last; ReLU on every code, and on every reconstruction
-but the first. Xavier initialisation, biases zero. Widths, dropout and pixels scaled by 0.02 (0 to 5.1) are those of MXNet's
+the code of the trained stacks below for the others. Loss and metric `mse`: half the mean square over elements. Dropout on
+the input of every stack but the first and on the code of every stack but the last; ReLU on every code, and on every
+reconstruction but the first. Xavier initialisation, biases zero. Widths, dropout and pixels scaled by 0.02 (0 to 5.1) are those of MXNet's
 example, which the paper's authors used; hence the axis of Fig. 2.
 
-The paper compares `mse`, the error of a layer on its own input. From the second layer on, that input is made by the method itself:
-codes that have died are reconstructed without error. `image_mse` cannot be had so cheaply: the same half mean square between
-the image and what comes back from the present code through all decoders.
+The paper compares `mse`, the error of a layer on its own input. From the second layer on, that input is made by the method
+itself: codes that have died are reconstructed without error. `image_mse` cannot be had so cheaply: the same half mean square
+between the image and what comes back from the present code through all decoders.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,9 @@ CHUNK = 2000  # rows at a time, where no gradient is needed
 class Stack(nn.Module):
     """One autoencoder of the stack."""
 
-    def __init__(self, wide: int, narrow: int, *, first: bool, last: bool, dropout: float, generator: torch.Generator) -> None:
+    def __init__(
+        self, wide: int, narrow: int, *, first: bool, last: bool, dropout: float, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.encoder = nn.Linear(wide, narrow)
         self.decoder = nn.Linear(narrow, wide)
@@ -77,7 +79,7 @@ class SdA:
         self._inputs: dict[str, Tensor] = {}
         self._stage = -1
         self._order: tuple[int, Tensor] | None = None
-        self.stacks = nn.ModuleList(
+        self.stacks = [
             Stack(
                 widths[stage],
                 widths[stage + 1],
@@ -87,7 +89,8 @@ class SdA:
                 generator=torch_generator(seed, "initialisation", stage),
             )
             for stage in range(self.stages)
-        )
+        ]
+        self.model = nn.ModuleList(self.stacks)
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         """The codes of the stacks below are computed once, here: they no longer change."""
@@ -112,7 +115,7 @@ class SdA:
         for split, inputs in self._inputs.items():
             error = image_error = 0.0  # summed in float64: they are means over millions of elements
             rows, pixels = inputs[:count], torch.from_numpy(self._pixels[split][:count])
-            for part, image in zip(rows.split(CHUNK), pixels.split(CHUNK), strict=True):
+            for part, image in zip(torch.split(rows, CHUNK), torch.split(pixels, CHUNK), strict=True):
                 made = trained[-1](part)
                 error += float((made - part).double().square().sum())
                 for stack in reversed(trained[:-1]):
@@ -126,19 +129,19 @@ class SdA:
         return step * self.batch_size / self.num_data
 
     def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.stacks.parameters())
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
-        return dict(self.stacks.state_dict())
+        return dict(self.model.state_dict())
 
     def load_state(self, state: dict[str, Any]) -> None:
-        self.stacks.load_state_dict(state)
+        self.model.load_state_dict(state)
 
     @torch.no_grad()
     def _codes(self, pixels: NDArray[np.uint8], stage: int) -> Tensor:
         below = [self.stacks[index].eval() for index in range(stage)]
         parts = []
-        for part in torch.from_numpy(pixels).split(CHUNK):
+        for part in torch.split(torch.from_numpy(pixels), CHUNK):
             codes = part.float() * PIXEL_SCALE
             for stack in below:
                 codes = stack.encode(codes)
