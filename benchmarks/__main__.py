@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import document, end_to_end, generators, memory, methods, noise, steps, stored
+from benchmarks import document, end_to_end, generators, loop, memory, methods, noise, steps, stored
 
 RUNS: dict[str, Callable[..., stored.Result]] = {
     "steps": steps.run,
@@ -13,6 +13,7 @@ RUNS: dict[str, Callable[..., stored.Result]] = {
     "noise": noise.run,
     "generators": generators.run,
     "memory": memory.run,
+    "loop": loop.run,
 }
 
 

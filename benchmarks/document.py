@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import dieharder, end_to_end, generators, memory, noise, steps, stored
+from benchmarks import dieharder, end_to_end, generators, loop, memory, noise, steps, stored
 
 README = Path(__file__).with_name("README.md")
 TABLES = {
@@ -13,6 +13,7 @@ TABLES = {
     "dieharder": dieharder.tables,
     "generators": generators.tables,
     "memory": memory.tables,
+    "loop": loop.tables,
 }
 
 

@@ -12,9 +12,10 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of scripts, not installed
 
-from benchmarks import choices, document, end_to_end, memory, noise, steps, stored, timing  # noqa: E402
+from benchmarks import choices, document, end_to_end, loop, memory, noise, steps, stored, timing  # noqa: E402
 
 from ctld.kernels import native  # noqa: E402
+from ctld_lab.streams import stream_seed  # noqa: E402
 
 RESULTS = sorted(path.stem for path in stored.FOLDER.glob("*.json"))
 README = document.README.read_text(encoding="utf-8")
@@ -183,6 +184,21 @@ def test_bytes_per_parameter_and_the_constant():
     assert row["held"] == {"bytes_per_parameter": 4.0, "constant_megabytes": 1.0}
     assert row["during_step"] == {"bytes_per_parameter": 1.0, "constant_megabytes": 0.0}
     assert row["verdict"] == "not met"
+
+
+@pytest.mark.filterwarnings("ignore:exploring at T")  # without a prior; nothing is sampled
+@pytest.mark.parametrize("method", loop.METHODS)
+@pytest.mark.parametrize("study", loop.STUDIES)
+def test_the_loops_train_alike(study, method, tmp_path):
+    config = loop.configuration(study, method)
+    training = loop.Training(loop.RunDirectory(tmp_path), config, loop.Control())
+    recorded, bare = loop.Recorded(training), loop.Bare(config, training)
+    recorded.run(3)
+    torch.manual_seed(stream_seed(0, "dropout"))
+    bare.run(3)
+    training.close()
+    pairs = zip(training.parameters, bare.optimizer.param_groups[0]["params"], strict=True)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
 # ---- what is stored ----

@@ -1,7 +1,8 @@
 """The one training loop: data → loss → step → record → evaluate → checkpoint, the same for every method and workload.
 
-Three clocks run apart: training, evaluation, and logging with checkpoints. A run is a function of its configuration (and of the
-number of threads, since sums depend on it): killed at any moment, it goes on from its last checkpoint to the same bits.
+Clocks run apart: training, evaluation, logging with checkpoints, and what comes before the first step of a stage. A run is a
+function of its configuration (and of the number of threads, since sums depend on it): killed at any moment, it goes on from
+its last checkpoint to the same bits.
 """
 
 import math
@@ -45,21 +46,31 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
 class Training:
     """A run in progress. What `save` stores decides everything that is still to come."""
 
+    # What a stage has; `begin_stage` sets them.
+    stage_steps: int
+    evaluations: frozenset[int]
+    parameters: list[nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    tempered: ctld.CTLD | None
+
     def __init__(self, directory: RunDirectory, config: dict[str, Any], control: Control) -> None:
         self.directory, self.config, self.control = directory, config, control
+        self._ticked = self._saved = time.perf_counter()
+        self.clocks = {"train": 0.0, "evaluate": 0.0, "log": 0.0, "prepare": 0.0}
         self.seed = int(config["seed"])
+        self.schedule: Any = config.get("schedule")
+        self.clip: float | None = config.get("clip")
+        self.checkpoint_seconds = float(config["checkpoint_seconds"])
+        self.trace_every = max(1, config["exploration_steps"] // 1000)
+        self.all_steps = int(sum(config["steps"]))
         self.workload = workloads.build(config)
         self.stage = self.stage_step = 0
-        self.all_steps = sum(config["steps"])
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.tempering: dict[str, float] = {"steps": 0, "cold": 0, "outside": 0, "highest_ratio": 0.0}
         self.temperature: float | None = None
-        self.clocks = {"train": 0.0, "evaluate": 0.0, "log": 0.0}
-        self.optimizer: torch.optim.Optimizer | None = None
         self._resumed: dict[str, Any] | None = None  # state of an optimizer that is still to be built
         self._metrics: Appender | None = None
         self._trace: Appender | None = None
-        self._ticked = self._saved = time.perf_counter()
         # Nothing but dropout draws from torch's global generator.
         torch.manual_seed(stream_seed(self.seed, "dropout"))
 
@@ -67,50 +78,54 @@ class Training:
 
     def train_stage(self) -> None:
         """From where the stage is to its end."""
-        steps = self.config["steps"][self.stage]
-        parameters = self.workload.begin(self.stage)
-        optimizer = self.optimizer = self.build_optimizer(parameters)
-        if self._resumed is not None:
-            optimizer.load_state_dict(self._resumed)
-            self._resumed = None
-        workload, control = self.workload, self.control
-        evaluations = evaluation_steps(steps, self.config["evaluations"])
-        tempered = optimizer if isinstance(optimizer, ctld.CTLD) else None
-        self.temperature = None if tempered is None else tempered.temperature
-        trace_every = max(1, self.config["exploration_steps"] // 1000)
-        clip = self.config.get("clip")
-        first_step = self.first_step
-        self._tick("log")
+        self.begin_stage()
         if self.stage_step == 0:
             self.evaluate(thorough=False)
-        while self.stage_step < steps:
-            self._set_learning_rate(optimizer)
-            loss = workload.loss(self.stage_step)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if clip is not None:
-                nn.utils.clip_grad_value_(parameters, clip)  # each element, as char-rnn does
-            exploring = tempered is not None and tempered.exploring
-            try:
-                optimizer.step(loss=loss)  # type: ignore[call-overload]
-            except NonFiniteError:
-                raise Diverged from None
-            self.stage_step += 1
-            if tempered is not None and exploring:
-                self._record_tempering(tempered, trace_every)
-            control.tell(self.directory, first_step + self.stage_step, self.all_steps)
-            now = time.perf_counter()
-            if self.stage_step in evaluations:
-                self._tick("train")
-                self.evaluate(thorough=self.stage_step == steps)
-            if now - self._saved > self.config["checkpoint_seconds"] or control.stopping:
-                self._tick("train")
-                if not math.isfinite(float(loss.detach())):
-                    raise Diverged
-                self.save()
-                if control.stopping:
-                    raise Interrupted
+        while self.stage_step < self.stage_steps:
+            self.take_step()
         self.stage, self.stage_step = self.stage + 1, 0
+
+    def begin_stage(self) -> None:
+        """Everything that a stage's steps need."""
+        self.stage_steps = int(self.config["steps"][self.stage])
+        self.evaluations = evaluation_steps(self.stage_steps, self.config["evaluations"])
+        self.parameters = self.workload.begin(self.stage)
+        self.optimizer = self.build_optimizer(self.parameters)
+        if self._resumed is not None:
+            self.optimizer.load_state_dict(self._resumed)
+            self._resumed = None
+        self.tempered = self.optimizer if isinstance(self.optimizer, ctld.CTLD) else None
+        self.temperature = None if self.tempered is None else self.tempered.temperature
+        self._tick("prepare")
+
+    def take_step(self) -> None:
+        """Data, loss, step; then whatever is due: a record, an evaluation, a checkpoint."""
+        optimizer, tempered = self.optimizer, self.tempered
+        if self.schedule is not None:
+            self._set_learning_rate()
+        loss = self.workload.loss(self.stage_step)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self.clip is not None:
+            nn.utils.clip_grad_value_(self.parameters, self.clip)  # each element, as char-rnn does
+        exploring = tempered is not None and tempered.exploring
+        try:
+            optimizer.step(loss=loss)  # type: ignore[call-overload]
+        except NonFiniteError:
+            raise Diverged from None
+        self.stage_step += 1
+        if tempered is not None and exploring:
+            self._record_tempering(tempered)
+        self.control.tell(self.directory, self.step, self.all_steps)
+        if self.stage_step in self.evaluations:
+            self._tick("train")
+            self.evaluate(thorough=self.stage_step == self.stage_steps)
+        stopping = self.control.stopping
+        if stopping or time.perf_counter() - self._saved > self.checkpoint_seconds:
+            self._tick("train")
+            self.save()
+            if stopping:
+                raise Interrupted
 
     def build_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """With what the method of the table needs: its noise has a stream of its own."""
@@ -131,24 +146,17 @@ class Training:
             )
         return ctld.create(self.config["method"], parameters, **options)
 
-    def _set_learning_rate(self, optimizer: torch.optim.Optimizer) -> None:
-        schedule = self.config.get("schedule")
-        if schedule is not None and self.stage_step % schedule["every"] == 0:
-            factor = schedule["factor"] ** (self.stage_step // schedule["every"])
-            for group in optimizer.param_groups:
-                group["lr"] = self.config["optimizer"]["lr"] * factor
+    def _set_learning_rate(self) -> None:
+        times = self.stage_step // int(self.schedule["every"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config["optimizer"]["lr"] * self.schedule["factor"] ** times
 
     # ---- records ----
 
     @property
-    def first_step(self) -> int:
-        """Steps of the stages before this one."""
-        return int(sum(self.config["steps"][: self.stage]))
-
-    @property
     def step(self) -> int:
         """Over all stages."""
-        return self.first_step + self.stage_step
+        return int(sum(self.config["steps"][: self.stage])) + self.stage_step
 
     def evaluate(self, *, thorough: bool) -> None:
         """Append a line to the metrics; a loss that is no number ends the run."""
@@ -160,7 +168,7 @@ class Training:
             "stage_step": self.stage_step,
             "epoch": self.workload.epochs(self.stage_step),
             **splits,
-            "lr": float(self.optimizer.param_groups[0]["lr"]) if self.optimizer is not None else None,
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
             "seconds": dict(self.clocks),
         }
         metrics = self._open()[0]
@@ -172,7 +180,7 @@ class Training:
             raise Diverged
         self._tick("log")
 
-    def _record_tempering(self, optimizer: ctld.CTLD, every: int) -> None:
+    def _record_tempering(self, optimizer: ctld.CTLD) -> None:
         last = optimizer.last
         if last is None or last.alpha is None:
             return
@@ -181,7 +189,7 @@ class Training:
         counts["cold"] += last.temperature_ratio == 1.0
         counts["outside"] += abs(last.alpha) > 1.5
         counts["highest_ratio"] = max(counts["highest_ratio"], last.temperature_ratio)
-        if self.stage_step % every == 0:
+        if self.stage_step % self.trace_every == 0:
             line = {
                 "step": self.step,
                 "stage": self.stage + 1,
@@ -236,7 +244,7 @@ class Training:
             "stage": self.stage,
             "stage_step": self.stage_step,
             "workload": self.workload.state(),
-            "optimizer": self.optimizer.state_dict() if self.optimizer is not None else None,
+            "optimizer": self.optimizer.state_dict(),
             "generator": torch.get_rng_state(),
             "ends": self.ends,
             "tempering": self.tempering,

@@ -122,7 +122,7 @@ def record(run):
     """All that a run left, times excepted."""
     metrics, result = run.metrics(), dict(run.result())
     for line in (*metrics, result):
-        assert set(line.pop("seconds")) == {"train", "evaluate", "log"}
+        assert set(line.pop("seconds")) == {"train", "evaluate", "log", "prepare"}
     return metrics, run.trace(), result
 
 

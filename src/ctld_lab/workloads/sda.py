@@ -3,8 +3,8 @@
 Stack i encodes and decodes, dims[i] → dims[i+1] → dims[i], and reconstructs its clean input: the image for the first,
 the code of the trained stacks below for the others. Loss and metric `mse`: half the mean square over elements. Dropout on
 the input of every stack but the first and on the code of every stack but the last; ReLU on every code, and on every
-reconstruction but the first. Xavier initialisation, biases zero. Widths, dropout and pixels scaled by 0.02 (0 to 5.1) are those of MXNet's
-example, which the paper's authors used; hence the axis of Fig. 2.
+reconstruction but the first. Xavier initialisation, biases zero. Widths, dropout and pixels scaled by 0.02 (0 to 5.1) are
+those of MXNet's example, which the paper's authors used; hence the axis of Fig. 2.
 
 The paper compares `mse`, the error of a layer on its own input. From the second layer on, that input is made by the method
 itself: codes that have died are reconstructed without error. `image_mse` cannot be had so cheaply: the same half mean square
