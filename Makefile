@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck bench clean
+.PHONY: demo test lint types quick crosscheck distributed bench clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -30,6 +30,10 @@ crosscheck: .venv/crosscheck.stamp
 	$(BIN)/python -m pytest -n auto tests/crosschecks
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/kernels/test_cuda*.py
 
+# Studies on a Ray cluster: half a gigabyte more.
+distributed: .venv/distributed.stamp
+	$(BIN)/python -m pytest tests/lab/test_executors_ray.py
+
 # Time, memory and noise, a quarter of an hour: benchmarks/README.md.
 bench: .venv/test.stamp
 	$(BIN)/python -m benchmarks
@@ -51,6 +55,10 @@ bench: .venv/test.stamp
 
 .venv/crosscheck.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,crosscheck]'
+	@touch $@
+
+.venv/distributed.stamp: .venv/test.stamp
+	$(INSTALL) -e '.[dev,distributed]'
 	@touch $@
 
 clean:

@@ -60,6 +60,7 @@ class Recorded(Contender):
         super().__init__()
         self.training = training
         training.begin_stage()
+        training.trace_every = 1  # as in explorations of up to 1,000 steps
 
     def run(self, steps: int) -> float:
         start = time.perf_counter()

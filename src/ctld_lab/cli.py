@@ -71,7 +71,7 @@ def run(
         str,
         typer.Option(
             metavar="smoke|laptop|paper",
-            help="How large: smoke takes a minute, laptop hours, paper is the paper's size.",
+            help="How large: smoke takes a minute, laptop up to an hour, paper is the paper's size.",
         ),
     ] = "laptop",
     directory: Annotated[
@@ -130,7 +130,7 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command(epilog=examples("ctld resume runs/sda-laptop", "ctld resume runs/sda-laptop/runs/ctld-tuned-0"))
+@app.command(epilog=examples("ctld resume runs/sda-laptop", "ctld resume runs/sda-laptop/runs/ctld-tuned-seed0"))
 def resume(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a study, or of one of its runs.")],
     data_dir: DataDir = None,

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -35,4 +36,5 @@ class Control:
         if now - self._written >= 1.0:
             self._written = now
             said = {"step": step, "steps": steps, "time": time.time(), **more}
-            write_bytes(directory.path / "progress.json", json.dumps(said).encode(), durable=False)
+            with suppress(OSError):  # for eyes only: nothing fails for want of it
+                write_bytes(directory.path / "progress.json", json.dumps(said).encode(), durable=False)

@@ -6,6 +6,8 @@ import platform
 import subprocess
 import time
 import traceback
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,30 +31,48 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
     """
     directory = RunDirectory(path)
     try:
-        if directory.result() is not None:
-            return "done"
-        config = directory.config()
-        if config.get("kind") not in KINDS:
-            raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
-        kept = directory.environment()
-        threads = int(kept.get("threads", threads))
-        _set_threads(threads)
-        directory.write("environment.json", environment(threads) | {"attempts": int(kept.get("attempts", 0)) + 1})
-        module = importlib.import_module(KINDS[config["kind"]])
-        result = module.run(directory, config, control)
-        directory.write("result.json", result)
+        if directory.result() is None:
+            config = directory.config()
+            if config.get("kind") not in KINDS:
+                raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
+            threads = int(directory.environment().get("threads", threads))
+            _set_threads(threads)
+            directory.write("environment.json", _attempt(directory.environment(), environment(threads)))
+            (path / "failure.json").unlink(missing_ok=True)
+            module = importlib.import_module(KINDS[config["kind"]])
+            directory.write("result.json", module.run(directory, config, control))
+        _clean_up(path)
     except Interrupted:
         return "interrupted"
     except Exception as error:
         # The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint.
-        directory.write(
-            "failure.json",
-            {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(), "time": _now()},
-        )
+        with suppress(OSError):  # a full disk may be what went wrong
+            directory.write("failure.json", failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
         return "failed"
-    for name in ("failure.json", "progress.json", "checkpoint.safetensors"):
-        (path / name).unlink(missing_ok=True)
     return "done"
+
+
+def failure(error: str, details: str = "") -> dict[str, Any]:
+    """What failure.json holds."""
+    return {"error": error, "traceback": details, "time": _now()}
+
+
+def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The environment that the run began in; where it goes on in another, that is kept beside it."""
+    if not before:
+        return now | {"attempts": 1}
+    kept = before | {"attempts": int(before.get("attempts", 0)) + 1}
+    if any(now[key] != before.get(key) for key in ("versions", "commit", "dirty")):
+        kept["went_on_in"] = [*before.get("went_on_in", ()), now]
+    return kept
+
+
+def _clean_up(path: Path) -> None:
+    """What only a run that is not done has use for; also what a killed writer left half written."""
+    for name in ("progress.json", "checkpoint.safetensors"):
+        (path / name).unlink(missing_ok=True)
+    for unfinished in path.glob(".*.unfinished"):
+        unfinished.unlink(missing_ok=True)
 
 
 def _set_threads(threads: int) -> None:
@@ -85,8 +105,9 @@ def environment(threads: int) -> dict[str, Any]:
     }
 
 
+@lru_cache(maxsize=1)
 def _commit() -> tuple[str | None, bool | None]:
-    """Of the source that runs, where it is a clone."""
+    """Of the source that this process runs, where it is a clone; a later commit does not change what was imported."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -94,6 +115,7 @@ def _commit() -> tuple[str | None, bool | None]:
         return done.stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", __file__)  # else it is installed inside somebody else's repository
         return git("rev-parse", "HEAD"), bool(
             git("status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
         )

@@ -31,6 +31,10 @@ class RecordError(Exception):
     """A record that is missing, broken or not ours; the message names the file and the remedy."""
 
 
+class MissingRecord(RecordError):
+    """There is no such file."""
+
+
 def write_json(path: Path, value: Any) -> None:
     """Beside the file, to the disk, then renamed: a reader sees the old one or the new one, never a part."""
     write_bytes(path, (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
@@ -46,8 +50,18 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(unfinished, path)
+        if durable:
+            _to_disk(path.parent)  # else the rename itself could be lost with the power
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _to_disk(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -57,7 +71,7 @@ def read_json(path: Path) -> dict[str, Any]:
             raise RecordError(f"{path} has {path.stat().st_size} bytes, more than any record has; remove it")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RecordError(f"{path} does not exist") from None
+        raise MissingRecord(f"{path} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:
         raise RecordError(f"{path} cannot be read as JSON ({error}); remove it and run again") from None
     if not isinstance(value, dict):
@@ -159,7 +173,7 @@ class RunDirectory:
                     return
                 try:
                     value = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise RecordError(
                         f"{path}, line {line_number}: {error}; remove {self.path} and run again"
                     ) from None
@@ -175,6 +189,8 @@ class RunDirectory:
 
     def cut(self, name: str, length: int) -> None:
         """Take away what was appended after a checkpoint that saw `length` bytes."""
+        if Path(name).name != name or length < 0:  # a checkpoint is data: it must not empty other files
+            raise RecordError(f"{name!r} cut to {length} bytes: no file of {self.path}")
         path = self.path / name
         held = path.stat().st_size if path.exists() else 0
         if held < length:
@@ -183,8 +199,10 @@ class RunDirectory:
             os.truncate(path, length)
 
     def _if_present(self, name: str) -> dict[str, Any]:
-        path = self.path / name
-        return read_json(path) if path.exists() else {}
+        try:
+            return read_json(self.path / name)
+        except MissingRecord:  # also of a live run, which may remove it at any moment
+            return {}
 
 
 class Appender:

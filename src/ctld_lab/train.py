@@ -18,8 +18,11 @@ from ctld import NonFiniteError
 from ctld_lab import workloads
 from ctld_lab.checkpoints import load_checkpoint, save_checkpoint
 from ctld_lab.control import Control, Interrupted
-from ctld_lab.records import Appender, RunDirectory
+from ctld_lab.records import Appender, RecordError, RunDirectory
 from ctld_lab.streams import stream_seed
+
+LINES = ("metrics.jsonl", "trace.jsonl")
+NOT_TEMPERED = {"steps": 0.0, "cold": 0.0, "outside": 0.0, "highest_ratio": 0.0}
 
 
 class Diverged(Exception):
@@ -66,8 +69,7 @@ class Training:
         self.workload = workloads.build(config)
         self.stage = self.stage_step = 0
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
-        self.tempering: dict[str, float] = {"steps": 0, "cold": 0, "outside": 0, "highest_ratio": 0.0}
-        self.temperature: float | None = None
+        self.tempering = dict(NOT_TEMPERED)
         self._resumed: dict[str, Any] | None = None  # state of an optimizer that is still to be built
         self._metrics: Appender | None = None
         self._trace: Appender | None = None
@@ -80,10 +82,10 @@ class Training:
         """From where the stage is to its end."""
         self.begin_stage()
         if self.stage_step == 0:
-            self.evaluate(thorough=False)
+            self.evaluate()
         while self.stage_step < self.stage_steps:
             self.take_step()
-        self.stage, self.stage_step = self.stage + 1, 0
+        self.end_stage()
 
     def begin_stage(self) -> None:
         """Everything that a stage's steps need."""
@@ -95,8 +97,16 @@ class Training:
             self.optimizer.load_state_dict(self._resumed)
             self._resumed = None
         self.tempered = self.optimizer if isinstance(self.optimizer, ctld.CTLD) else None
-        self.temperature = None if self.tempered is None else self.tempered.temperature
         self._tick("prepare")
+
+    def end_stage(self) -> None:
+        """Evaluate on all data: that is what counts, and no point of a learning curve, which sees less."""
+        splits = self.workload.evaluate(thorough=True)
+        self._check(splits)
+        self.ends.append(splits | self._tempering())
+        self.stage, self.stage_step = self.stage + 1, 0
+        self.tempering = dict(NOT_TEMPERED)
+        self._tick("evaluate")
 
     def take_step(self) -> None:
         """Data, loss, step; then whatever is due: a record, an evaluation, a checkpoint."""
@@ -119,7 +129,7 @@ class Training:
         self.control.tell(self.directory, self.step, self.all_steps)
         if self.stage_step in self.evaluations:
             self._tick("train")
-            self.evaluate(thorough=self.stage_step == self.stage_steps)
+            self.evaluate()
         stopping = self.control.stopping
         if stopping or time.perf_counter() - self._saved > self.checkpoint_seconds:
             self._tick("train")
@@ -158,9 +168,9 @@ class Training:
         """Over all stages."""
         return int(sum(self.config["steps"][: self.stage])) + self.stage_step
 
-    def evaluate(self, *, thorough: bool) -> None:
+    def evaluate(self) -> None:
         """Append a line to the metrics; a loss that is no number ends the run."""
-        splits = self.workload.evaluate(thorough=thorough)
+        splits = self.workload.evaluate(thorough=False)
         self._tick("evaluate")
         line = {
             "step": self.step,
@@ -174,11 +184,13 @@ class Training:
         metrics = self._open()[0]
         metrics.append(line)
         metrics.flush()
-        if thorough:
-            self.ends.append(splits)
+        self._check(splits)
+        self._tick("log")
+
+    @staticmethod
+    def _check(splits: dict[str, dict[str, float]]) -> None:
         if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
             raise Diverged
-        self._tick("log")
 
     def _record_tempering(self, optimizer: ctld.CTLD) -> None:
         last = optimizer.last
@@ -187,7 +199,7 @@ class Training:
         counts = self.tempering
         counts["steps"] += 1
         counts["cold"] += last.temperature_ratio == 1.0
-        counts["outside"] += abs(last.alpha) > 1.5
+        counts["outside"] += abs(last.alpha) > getattr(optimizer.tempering, "edge", math.inf)
         counts["highest_ratio"] = max(counts["highest_ratio"], last.temperature_ratio)
         if self.stage_step % self.trace_every == 0:
             line = {
@@ -200,6 +212,17 @@ class Training:
             }
             self._open()[1].append(line)
 
+    def _tempering(self) -> dict[str, Any]:
+        """What is known of the temperature of a stage; nothing where the method has none."""
+        if self.tempered is None:
+            return {}
+        counts, steps = self.tempering, max(self.tempering["steps"], 1)
+        shares = {"cold_share": counts["cold"] / steps, "share_outside": counts["outside"] / steps}
+        return {
+            "temperature": self.tempered.temperature,
+            "tempering": shares | {"highest_ratio": counts["highest_ratio"]},
+        }
+
     def result(self, *, diverged: bool) -> dict[str, Any]:
         """What `result.json` holds."""
         metrics, trace = self._open()
@@ -210,20 +233,11 @@ class Training:
             "steps": self.step,
             "diverged": diverged,
             "parameters": self.workload.num_parameters(),
+            "num_data": self.workload.num_data,
         }
-        if not diverged:
-            result |= self.ends[-1]
-            if self.workload.stages > 1:
-                result["stages"] = self.ends
-        if self.temperature is not None:
-            counts = self.tempering
-            steps = max(counts["steps"], 1)
-            result["temperature"] = self.temperature
-            result["tempering"] = {
-                "cold_share": counts["cold"] / steps,
-                "share_outside": counts["outside"] / steps,
-                "highest_ratio": counts["highest_ratio"],
-            }
+        result |= self._tempering() if diverged else self.ends[-1]
+        if self.workload.stages > 1:
+            result["stages"] = self.ends
         return result | {"seconds": dict(self.clocks)}
 
     def _tick(self, clock: str) -> None:
@@ -249,7 +263,7 @@ class Training:
             "ends": self.ends,
             "tempering": self.tempering,
             "clocks": self.clocks,
-            "lengths": {"metrics.jsonl": metrics.length, "trace.jsonl": trace.length},
+            "lengths": dict(zip(LINES, (metrics.length, trace.length), strict=True)),
         }
         save_checkpoint(self.directory.checkpoint, state)
         self._tick("log")
@@ -257,23 +271,27 @@ class Training:
 
     def restore(self) -> None:
         """Take up the checkpoint; without one, start from nothing."""
-        state: dict[str, Any] = {"lengths": {"metrics.jsonl": 0, "trace.jsonl": 0}}
-        if self.directory.checkpoint.exists():
-            state = load_checkpoint(self.directory.checkpoint)
-        for name, length in state["lengths"].items():
-            self.directory.cut(name, length)
-        if "stage" not in state:
+        path = self.directory.checkpoint
+        if not path.exists():
+            for name in LINES:
+                self.directory.cut(name, 0)
             return
-        self.stage, self.stage_step = state["stage"], state["stage_step"]
-        self.ends, self.tempering, self.clocks = state["ends"], state["tempering"], state["clocks"]
-        self.workload.load_state(state["workload"])
-        self._resumed = state["optimizer"]
-        torch.set_rng_state(state["generator"])
+        state = load_checkpoint(path)
+        try:
+            self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
+            self.ends, self.tempering, self.clocks = state["ends"], state["tempering"], state["clocks"]
+            self.workload.load_state(state["workload"])
+            self._resumed = dict(state["optimizer"])
+            torch.set_rng_state(state["generator"])
+            lengths = [int(state["lengths"][name]) for name in LINES]
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise RecordError(f"{path} does not fit this run ({error}); remove it, and the run starts anew") from error
+        for name, length in zip(LINES, lengths, strict=True):
+            self.directory.cut(name, length)
 
     def _open(self) -> tuple[Appender, Appender]:
         if self._metrics is None or self._trace is None:
-            self._metrics = Appender(self.directory.path / "metrics.jsonl")
-            self._trace = Appender(self.directory.path / "trace.jsonl")
+            self._metrics, self._trace = (Appender(self.directory.path / name) for name in LINES)
         return self._metrics, self._trace
 
     def close(self) -> None:

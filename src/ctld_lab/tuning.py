@@ -1,7 +1,7 @@
 """Tuning, equal for all methods: the same number of trials of the same kind of search, judged on validation data.
 
-Quasi-random search (Optuna's Sobol points, seeded): trials do not depend on each other's outcome, so they can run side by side,
-and the plan of an interrupted search is the plan of the search.
+Quasi-random search (Optuna's Sobol points, seeded; best a power of two of them): trials do not depend on each other's outcome,
+so they can run side by side, and the plan of an interrupted search is the plan of the search.
 """
 
 import math
@@ -15,25 +15,29 @@ from ctld_lab.streams import stream_seed
 
 Space = Mapping[str, tuple[float, float]]
 """Option → lowest and highest value, searched on a logarithmic scale. `friction` stands for 1 − momentum."""
-SEARCH = "quasi-random (Sobol) over the logarithms, the same number of trials for every method"
+SEARCH = "Sobol points over the logarithms, as many for every method, and the same ones of the unit cube"
 
 
-def propose(method: str, space: Space, trials: int) -> list[dict[str, float]]:
-    """Options of each trial: a function of the method's name, the space and the number of trials alone."""
+def propose(space: Space, trials: int) -> list[dict[str, float]]:
+    """Options of each trial. Methods that are searched in as many dimensions get the same points of their unit cubes."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    seed = stream_seed(0, "tuning", *method.encode()) % 2**31
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=seed)
+        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=stream_seed(0, "tuning") % 2**31)
     study = optuna.create_study(sampler=sampler)
-    ranges: dict[str, optuna.distributions.BaseDistribution] = {
-        name: optuna.distributions.FloatDistribution(low, high, log=True) for name, (low, high) in space.items()
+    cube: dict[str, optuna.distributions.BaseDistribution] = {
+        str(place): optuna.distributions.FloatDistribution(0.0, 1.0) for place in range(len(space))
     }
+    # Optuna learns the space from a trial that is done, and draws the first one at random for want of it.
+    study.add_trial(optuna.trial.create_trial(params=dict.fromkeys(cube, 0.5), distributions=cube, value=0.0))
     proposed = []
     for _ in range(trials):
-        trial = study.ask(ranges)
+        trial = study.ask(cube)
         study.tell(trial, 0.0)  # the outcome does not matter to a quasi-random search
-        proposed.append({name: float(f"{value:.3g}") for name, value in trial.params.items()})
+        parameters = {}
+        for place, (name, (low, high)) in enumerate(space.items()):
+            parameters[name] = float(f"{low * (high / low) ** trial.params[str(place)]:.3g}")
+        proposed.append(parameters)
     return proposed
 
 
@@ -56,7 +60,7 @@ def choose(
     """The trial with the lowest validation metric; None if all diverged. Stored as tuning/METHOD.json."""
     trials = []
     for run, parameters in tried:
-        result = run.result() or {}
+        result = run.result() or {"diverged": True}
         value = number(result.get("valid", {}).get(metric)) if not result.get("diverged") else math.nan
         trials.append(
             {
@@ -64,7 +68,6 @@ def choose(
                 "parameters": parameters,
                 "value": value,
                 "diverged": bool(result.get("diverged")),
-                "failed": not result,
                 "seconds": sum(result.get("seconds", {}).values()),
             }
         )

@@ -125,6 +125,7 @@ def test_killed_ten_times_it_leaves_the_same_records(tmp_path):
     assert (
         read_json(killed / "tuning" / "ctld.json")["chosen"] == read_json(tmp_path / "whole/tuning/ctld.json")["chosen"]
     )
+    assert not list(killed.rglob("checkpoint.safetensors")) + list(killed.glob("runs/*/.*.unfinished"))
     assert max(int(run.environment()["attempts"]) for run in StudyDirectory(killed).runs()) > 1
 
 
@@ -174,6 +175,7 @@ def test_sensitivity_is_the_papers():
     assert run["optimizer"]["lr"] == pytest.approx(2_932_400 * 2e-4**2)
     assert run["optimizer"]["tempering"] == {"height_factor": 20.0, "width": 0.04, "depth": 0.85}
     assert run["optimizer"]["momentum"] == 0.7
+    assert run["exploration_steps"] == 9000
     assert runs["grid-w5-sigma0.08-seed0"]["optimizer"]["tempering"]["height_factor"] == 5.0
     assert runs["exploration-share0-seed0"]["exploration_steps"] == 0
     assert runs["temperature-Tauto-seed0"]["optimizer"]["temperature"] == "auto"

@@ -4,14 +4,17 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import ctld
 from ctld_lab import jobs, train, workloads
+from ctld_lab.checkpoints import load_checkpoint, save_checkpoint
 from ctld_lab.control import Control
 from ctld_lab.records import RecordError, RunDirectory
 from ctld_lab.train import evaluation_steps
+from ctld_lab.workloads.sda import SdA
 
 BASE = {
     "kind": "train",
@@ -184,22 +187,30 @@ def test_a_run_that_is_done_is_left_alone(tmp_path, monkeypatch):
     assert run.environment()["attempts"] == 1
 
 
-def test_changing_the_method_changes_neither_weights_nor_batches(tmp_path, tiny, monkeypatch):
+def test_changing_the_method_changes_neither_weights_nor_batches_nor_dropout(tmp_path, monkeypatch):
     seen = {}
-    loss = tiny.loss
 
-    def spying(self, step):
-        if step == 0 and self.stage == 0:
-            seen[len(seen)] = float(loss(self, step).detach())
-        return loss(self, step)
+    class Watched(SdA):
+        def loss(self, step):
+            seen[method].append((self._stage, self._rows(step).tolist(), torch.get_rng_state().tolist()))
+            return super().loss(step)
 
-    monkeypatch.setattr(tiny, "loss", spying)
-    for method in ("sgd", "ctld", "adam"):
+    def build(config):
+        images = np.random.default_rng(0).integers(0, 256, (90, 784), dtype=np.uint8)
+        return Watched(images, images, held_out_name="test", seed=config["seed"], widths=(784, 6, 4), batch_size=20)
+
+    monkeypatch.setattr(workloads, "build", build)
+    for method in ("sgd", "ctld", "adam", "santa"):
+        seen[method] = []
         execute(tmp_path / method, method)
-    assert len(seen) == 3
-    assert len(set(seen.values())) == 1
-    first = [RunDirectory(tmp_path / method).metrics()[0]["train"] for method in ("sgd", "ctld", "adam")]
-    assert first[0] == first[1] == first[2]
+    assert len(seen["sgd"]) == 35
+    assert seen["sgd"] == seen["ctld"] == seen["adam"] == seen["santa"]
+    first = [RunDirectory(tmp_path / method).metrics()[0]["train"] for method in seen]
+    assert first[0] == first[1] == first[2] == first[3]
+    method = "another seed"
+    seen[method] = []
+    execute(tmp_path / method, "sgd", seed=4)
+    assert seen[method][0] != seen["sgd"][0]
 
 
 def test_metrics_are_taken_where_they_should_be(tmp_path):
@@ -211,11 +222,12 @@ def test_metrics_are_taken_where_they_should_be(tmp_path):
     ]
     assert [line["step"] for line in lines][-2:] == [31, 35]
     result = run.result()
-    assert result["steps"] == 35
-    assert len(result["stages"]) == 2
-    assert result["test"] == lines[-1]["test"] == result["stages"][1]["test"]
-    assert result["test"]["mse"] == result["train"]["mse"] + 1  # thorough at the end, and there only
-    assert lines[-2]["test"] == lines[-2]["train"]
+    assert (result["steps"], result["num_data"], len(result["stages"])) == (35, 100, 2)
+    assert result["test"] == result["stages"][1]["test"]
+    assert result["test"]["mse"] == lines[-1]["train"]["mse"] + 1  # all data count at the end
+    assert all(
+        line["test"] == line["train"] for line in lines
+    )  # and no point of a curve is of other data than the rest
 
 
 def test_ctld_leaves_a_trace_of_its_exploration(tmp_path):
@@ -224,9 +236,15 @@ def test_ctld_leaves_a_trace_of_its_exploration(tmp_path):
     assert [line["step"] for line in trace] == [*range(1, 13), *range(21, 33)]
     assert [line["stage"] for line in trace] == [1] * 12 + [2] * 12
     assert all(line["temperature_ratio"] >= 1.0 for line in trace)
-    result = run.result()
-    assert result["temperature"] == 0.1
-    assert 0.0 < result["tempering"]["cold_share"] <= 1.0
+    for number, stage in enumerate(run.result()["stages"], start=1):
+        lines = [line for line in trace if line["stage"] == number]
+        assert stage["temperature"] == 0.1
+        assert stage["tempering"] == {
+            "cold_share": np.mean([line["temperature_ratio"] == 1.0 for line in lines]),
+            "share_outside": np.mean([abs(line["alpha"]) > 1.5 for line in lines]),
+            "highest_ratio": max(line["temperature_ratio"] for line in lines),
+        }
+    assert run.result()["tempering"] == stage["tempering"]
     assert execute(tmp_path / "sgd")[0].trace() == []
 
 
@@ -290,6 +308,51 @@ def test_a_broken_checkpoint_fails_with_the_remedy(tmp_path):
     assert jobs.execute(tmp_path, threads=1, control=Control()) == "done"
     assert run.failure() is None
     assert record(run) == record(execute(tmp_path / "whole")[0])
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_empties_no_file(tmp_path):
+    run, _ = execute(tmp_path / "run", control=StopAt(5))
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    state = load_checkpoint(run.checkpoint)
+    lengths = state.pop("lengths")
+    save_checkpoint(run.checkpoint, state)
+    assert jobs.execute(run.path, threads=1, control=Control()) == "failed"
+    assert "does not fit this run" in run.failure()["error"]
+    save_checkpoint(run.checkpoint, state | {"lengths": lengths | {"../victim": 0, str(victim): 0}})
+    assert jobs.execute(run.path, threads=1, control=Control()) == "done"
+    assert victim.read_text() == "precious"
+    with pytest.raises(RecordError, match="no file of"):
+        run.cut("../victim", 0)
+
+
+def test_what_a_killed_writer_left_is_cleaned_up(tmp_path):
+    execute(tmp_path)
+    for name in (".checkpoint.safetensors.1.unfinished", "checkpoint.safetensors", "progress.json"):
+        (tmp_path / name).touch()
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "done"
+    names = {"config.json", "environment.json", "metrics.jsonl", "trace.jsonl", "result.json"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_a_full_disk_fails_the_run_and_no_more(tmp_path, monkeypatch):
+    RunDirectory(tmp_path).prepare(BASE | {"method": "sgd", "optimizer": OPTIONS["sgd"]})
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ctld_lab.records.write_bytes", full)
+    assert jobs.execute(tmp_path, threads=1, control=Control()) == "failed"
+
+
+def test_a_run_that_goes_on_under_another_commit_says_so(tmp_path, monkeypatch):
+    execute(tmp_path, control=StopAt(5))
+    monkeypatch.setattr(jobs, "_commit", lambda: ("another", False))
+    run, _ = execute(tmp_path)
+    environment = run.environment()
+    assert environment["commit"] != "another"
+    assert [each["commit"] for each in environment["went_on_in"]] == ["another"]
+    assert environment["attempts"] == 2
 
 
 def test_records_are_plain_json(tmp_path):

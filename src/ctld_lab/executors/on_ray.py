@@ -4,12 +4,13 @@ import importlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.executors import alone
 from ctld_lab.records import RunDirectory
@@ -102,14 +103,9 @@ def _lost(directory: RunDirectory, error: Exception) -> str:
     if directory.result() is not None:
         return "done"
     lines = str(error).strip().splitlines()
-    directory.write(
-        "failure.json",
-        {
-            "error": f"{type(error).__name__}: {lines[0] if lines else 'the task died'}",
-            "traceback": str(error),
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        },
-    )
+    what = f"{type(error).__name__}: {lines[0] if lines else 'the task died'}"
+    with suppress(OSError):  # a full disk must not stop the others
+        directory.write("failure.json", jobs.failure(what, str(error)))
     return "failed"
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ctld_lab.control import Control
 from ctld_lab.executors import alone
+from ctld_lab.jobs import failure
 from ctld_lab.records import RunDirectory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -121,7 +122,8 @@ def _buried(worker: Worker, control: Control) -> str:
         return "done"
     if control.stopping:
         return "interrupted"
-    directory.write("failure.json", {"error": _obituary(worker.process.exitcode), "traceback": "", "time": _now()})
+    with suppress(OSError):  # a full disk must not stop the others
+        directory.write("failure.json", failure(_obituary(worker.process.exitcode)))
     return "failed"
 
 
@@ -130,10 +132,6 @@ def _obituary(exit_code: int | None) -> str:
         return f"Died: the process ended with exit code {exit_code}; it can be resumed from its last checkpoint"
     cause = ", as happens when memory runs out" if -exit_code == signal.SIGKILL else ""
     return f"Killed: the process was killed by signal {-exit_code}{cause}; it can be resumed from its last checkpoint"
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # ---- a worker ----

@@ -11,6 +11,16 @@ from ctld_lab.studies.study import Request, Run
 TUNING_SEED = 1000  # far from the seeds of the runs that count
 
 COMPARED = ("sgd", "rmsprop", "adam", "anneal_sgd", "santa", "ctld")
+# Methods that a study has no space for are searched as another whose learning rates are of the same size.
+AS = {
+    "sghmc": "sgd",
+    "sgnht": "sgd",
+    "langevin": "sgd",
+    "csghmc": "sgd",
+    "sgld": "adadelta",
+    "simulated_annealing": "adadelta",
+    "psgld": "rmsprop",
+}
 OTHERS = tuple(name for name, method in OPTIMIZERS.items() if not method.needs_process_group and name not in COMPARED)
 
 
@@ -26,7 +36,7 @@ def compare(
     """Trials and the paper's settings first; then what the trials chose.
 
     `base` is what all runs share. `paper` has the paper's options by method, under "optimizer", and more of the
-    configuration where a method had it. `spaces` are searched; a method without one takes SGD-M's learning rates.
+    configuration where a method had it. `spaces` are searched.
     """
 
     def run(name: str, method: str, variant: str, seed: int, role: str, **more: Any) -> Run:
@@ -50,8 +60,8 @@ def compare(
     proposals: dict[str, list[dict[str, float]]] = {}
     searched: dict[str, tuning.Space] = {}
     for method in request.methods:
-        searched[method] = spaces.get(method, {"lr": spaces["sgd"]["lr"]})
-        proposals[method] = tuning.propose(method, searched[method], trials)
+        searched[method] = spaces[method if method in spaces else AS[method]]
+        proposals[method] = tuning.propose(searched[method], trials)
     # Trial by trial, method by method: an interrupted search has tried the same number of each.
     first = [
         run(
