@@ -43,7 +43,7 @@ ARROWS = {
     "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
     "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"} | LOOP,
-    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.data", "ctld_lab.resumable"} | LOOP,
+    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
     | LOOP,
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table

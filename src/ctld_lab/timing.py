@@ -21,10 +21,10 @@ import torch
 
 import ctld
 from ctld_lab.control import Control, Interrupted
-from ctld_lab.data import load_images
-from ctld_lab.records import RecordError, RunDirectory
+from ctld_lab.records import RunDirectory
 from ctld_lab.resumable import reopen
 from ctld_lab.streams import numpy_generator, stream_seed
+from ctld_lab.workloads import load_images
 from ctld_lab.workloads.mnist_cnn import MnistCNN
 
 REFERENCE = "sgd"
@@ -80,12 +80,7 @@ class Contender:
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
     """Time the rounds that are still to be timed; the result is over all."""
     rounds, batches, seed = int(config["rounds"]), int(config["batches"]), int(config["seed"])
-    images = load_images(config["data"]["name"])
-    if images.sha256 != config["data"]["sha256"]:
-        raise RecordError(
-            f"the data {images.name} have SHA-256 {images.sha256}, not {config['data']['sha256']} as when the study was "
-            "begun; give another --dir"
-        )
+    images = load_images(config["data"]["name"], config["data"]["sha256"])
     workload = MnistCNN(images.train, images.train_labels, seed=seed)
     lines, appender = reopen(directory)
     try:

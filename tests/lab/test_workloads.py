@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from ctld_lab import workloads
+from ctld_lab.data import DataError, identify
 from ctld_lab.workloads.char_lstm import CharLSTM
 from ctld_lab.workloads.sda import SdA
 
@@ -185,3 +187,43 @@ def test_num_data_counts_characters():
 def test_a_text_too_short_for_a_batch_is_refused():
     with pytest.raises(ValueError, match="too few for a batch of 5 × 200"):
         small_lstm(length=200)
+
+
+# ---- what a run's configuration asks for ----
+
+
+def configured(role, **data):
+    return {"role": role, "seed": 0, "data": {"name": "pydoc", "sha256": identify("pydoc")} | data}
+
+
+def test_while_tuning_test_data_are_not_even_loaded_into_the_workload():
+    images = {"workload": {"name": "sda", "widths": (784, 4)}}
+    tuned, final = (
+        workloads.build(configured(role, name="digits", sha256=identify("digits")) | images)
+        for role in ("tuning", "final")
+    )
+    assert set(tuned._pixels) == {"train", "valid"}
+    assert (tuned.num_data, final.num_data) == (4000 - 333, 4000)
+    assert np.array_equal(np.concatenate(list(tuned._pixels.values())), final._pixels["train"])
+    text = {"workload": {"name": "char_lstm", "hidden": 4, "train_characters": 10_000}}
+    tuned, final = (workloads.build(configured(role) | text) for role in ("tuning", "final"))
+    assert (set(tuned._texts), set(final._texts)) == ({"train", "valid"}, {"train", "test"})
+    assert tuned.num_data == final.num_data == 10_000
+
+
+def test_the_alphabet_is_that_of_the_whole_text(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(
+        b"ab" * 9500 + b"c" * 500 + b"d" * 500
+    )  # c occurs in the validation text alone, d in the test text
+    _, alphabet = workloads.load_text("text", str(path), identify(path))
+    assert alphabet.tobytes() == b"abcd"
+
+
+def test_data_that_have_changed_are_refused(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(b"ab" * 1000)
+    with pytest.raises(DataError, match=r"text has changed since the study began.*--dir"):
+        workloads.load_text("text", str(path), "0" * 64)
+    with pytest.raises(ValueError, match="no workload 'mlp'; known"):
+        workloads.build(configured("final") | {"workload": {"name": "mlp"}})

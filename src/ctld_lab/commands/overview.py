@@ -93,13 +93,18 @@ def write_report(path: Path, console: Console, output: Path | None = None) -> No
     for study in studies:
         if len(studies) > 1:
             console.print(f"{study.path}", markup=False, highlight=False, soft_wrap=True)
-        console.print(_results(study.path))
+        try:
+            results: Table | Text = _results(study.path)
+        except report.BROKEN as error:
+            results = Text(f"a record is broken: {report.told(error)}", style="red")
+        console.print(results, soft_wrap=isinstance(results, Text))
     console.print(f"report: {written}", markup=False, highlight=False, soft_wrap=True)
 
 
 def shown(metrics: Iterable[str]) -> list[str]:
     """Few enough for a terminal: those of the test data and of the whole network, where there are such."""
     whole = [metric for metric in dict.fromkeys(metrics) if " of layer " not in metric]
+    whole.sort(key=lambda metric: "image" not in metric)  # what the autoencoder's tuning judged by comes first
     return ([metric for metric in whole if metric.startswith("test")] or whole)[:3]
 
 
@@ -136,13 +141,16 @@ def _variant(variant: str, point: dict[str, Any]) -> str:
 
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
-    from ctld_lab.report.tables import compare
+    from ctld_lab.report.tables import compare, unlike
     from ctld_lab.report.wording import show_estimate
 
     if len(paths) < 2:
         raise Refusal("give at least two directories to compare")
     for path in paths:
         study_in(path)
+    differing = unlike(paths)
+    if "study" in differing:
+        raise Refusal(f"{' and '.join(map(str, paths))} hold different studies: {differing['study']}")
     comparisons = compare(paths)
     if not comparisons:
         raise RecordError(f"{' and '.join(map(str, paths))} have no finished method in common")
@@ -152,13 +160,18 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
     for row in comparisons:
         if row.metric in metrics:
             cells = [show_estimate(estimate) for estimate in row.estimates]
-            for index, verdict in enumerate(row.verdicts, start=1):
+            for index, verdict in enumerate(() if differing else row.verdicts, start=1):
                 cells[index] += f" {verdict}" if verdict != "unknown" else " ?"
             table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), row.metric, *cells)
-    table.caption = (
-        "lower, higher, tie: against (1) over the seeds that both have, at 95 %; ?: fewer than two such seeds"
-    )
+    if not differing:
+        table.caption = (
+            "lower, higher, tie: against (1) over the seeds that both have, at 95 %; ?: fewer than two such seeds"
+        )
     console.print(table)
+    if differing:
+        told = "\n".join(f"  {key}: {words}" for key, words in differing.items())
+        sentence = f"These are not the same experiment, so nothing is said of lower or higher. They differ in\n{told}"
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
 def write_tensorboard(study: StudyDirectory, console: Console) -> None:

@@ -1,5 +1,5 @@
 """The report of a directory of studies: `build(root)`, `tables.final_table(study)`. Reads records only, never imports torch."""
 
-from ctld_lab.report.page import build
+from ctld_lab.report.page import BROKEN, build, told
 
-__all__ = ["build"]
+__all__ = ["BROKEN", "build", "told"]

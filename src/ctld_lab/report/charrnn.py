@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from ctld_lab.report import paper
-from ctld_lab.report.curves import BAND_WORDS, draw_curves, keys
+from ctld_lab.report import paper, temperature
+from ctld_lab.report.curves import band_words, draw_curves, keys
 from ctld_lab.report.plots import Panel, Plot
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import StudyRecord
+from ctld_lab.report.scale import scale_notes
 from ctld_lab.report.sections import Cell, Content, Table, marks_note, value_cell, variant_title
 from ctld_lab.report.tables import Row, final_table, rows_as_csv
 
@@ -41,13 +42,14 @@ def content(study: StudyRecord) -> Content:
         ]
         caption = (
             f"{variant_title(variant)}. Nats per character against iterations, on training and test text: means over seeds"
-            f"{BAND_WORDS}. On the right, the same as perplexity, exp(nats)."
+            f"{band_words(study)}. On the right, the same as perplexity, exp(nats)."
         )
         if any(run.metrics for run in study.finals if run.variant == variant):
             found.plots.append(
                 Plot(f"curves-{variant or 'all'}", caption, panels, keys(study), columns=2, size=(3.5, 2.6))
             )
     found.tables.append(_final(study, rows))
+    temperature.add(study, found)
     return found
 
 
@@ -69,7 +71,7 @@ def _curves(study: StudyRecord, variant: str, split: str) -> Callable[[Axes], No
 
 def _final(study: StudyRecord, rows: Sequence[Row]) -> Table:
     printed = paper.values(study)
-    notes = [*marks_note(rows), *paper.note(study)]
+    notes = [*marks_note(rows), *paper.note(study), *scale_notes(study)]
     body = [
         [
             Cell(row.title),

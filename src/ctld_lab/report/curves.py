@@ -14,7 +14,6 @@ from ctld_lab.report.statistics import Estimate, estimate, t_quantile
 
 # Curves that tie lie on each other: SGD-M thin and on top, CTLD broad below it.
 WIDTHS: dict[str, dict[str, Any]] = {"sgd": {"linewidth": 0.8, "zorder": 4}, "ctld": {"linewidth": 1.9, "zorder": 3.5}}
-BAND_WORDS = " with 95 % intervals (of two seeds, which have wide ones, the seeds themselves as thin lines)"
 Curve = list[tuple[float, Estimate]]
 
 
@@ -25,15 +24,31 @@ def runs_to_draw(study: StudyRecord, method: str, variant: str) -> list[RunRecor
 
 
 def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[Curve]:
-    """One curve per stage: what is measured starts anew with each layer, so no line leads from one to the next."""
+    """One curve per stage: what is measured starts anew with each layer, so no line leads from one to the next.
+
+    They end where the first seed is lost: a mean of those that are left would fall because the worst have gone.
+    """
     found: dict[int, dict[float, list[float]]] = {}
     for run in runs:
         for line in run.metrics:
             value = number((line.get(split) or {}).get(metric))
-            if math.isfinite(value):
+            # What was evaluated on more data than the other points is no point of the same curve.
+            if math.isfinite(value) and not line.get("thorough"):
                 stage = found.setdefault(int(line.get("stage", 1)), {})
                 stage.setdefault(number(line.get("step")), []).append(value)
-    return [[(step, estimate(stage[step])) for step in sorted(stage)] for _, stage in sorted(found.items())]
+    curves = []
+    for _, stage in sorted(found.items()):
+        lost = min((step for step in stage if len(stage[step]) < len(runs)), default=math.inf)
+        curves.append([(step, estimate(stage[step])) for step in sorted(stage) if step < lost])
+        if lost < math.inf:
+            break
+    return [curve for curve in curves if curve]
+
+
+def band_words(study: StudyRecord) -> str:
+    """What lines, bands and crosses mean."""
+    lost = "; × ends the mean where its first seed diverged" if any(run.diverged for run in study.finals) else ""
+    return f" with 95 % intervals (of two seeds, which have wide ones, the seeds themselves as thin lines){lost}"
 
 
 def keys(study: StudyRecord) -> list[Key]:
@@ -45,7 +60,9 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
     shown: list[float] = []
     last_step = 0.0
     for layer, (method, key) in enumerate(zip(study.methods, keys(study), strict=True)):
-        for curve in mean_curves(runs_to_draw(study, method, variant), split, metric):
+        runs = runs_to_draw(study, method, variant)
+        curves = mean_curves(runs, split, metric)
+        for curve in curves:
             steps = np.array([step for step, _ in curve])
             means = np.array([found.mean for _, found in curve])
             half = np.array([np.nan if found.half_width is None else found.half_width for _, found in curve])
@@ -59,6 +76,9 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
                 axes.fill_between(steps, *band, color=key.colour, alpha=0.15, linewidth=0)
             shown += means.tolist()
             last_step = max(last_step, float(steps[-1]))
+        if curves and any(run.diverged for run in runs):
+            step, found = curves[-1][-1]
+            axes.plot([step], [found.mean], "x", color=key.colour, markersize=6, zorder=5, clip_on=False)
     if not shown:
         return no_data(axes, "no run has been evaluated yet")
     plain_log(axes, "y", shown)

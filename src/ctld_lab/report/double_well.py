@@ -13,6 +13,7 @@ from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table, value_cell
 from ctld_lab.report.statistics import Estimate
 from ctld_lab.report.tables import Row, final_table, rows_as_csv
+from ctld_lab.report.temperature import UNIFORM_SHARE
 from ctld_lab.report.wording import listed, show, show_estimate
 
 RATE = "crossings per 100,000 steps"
@@ -20,7 +21,6 @@ KEYS = {
     "tempered": Key("tempered, as the paper has it", COLOURS["ctld"], marker="o", line=False),
     "untempered": Key("untempered Langevin dynamics", BLACK, marker="s", line=False),
 }
-UNIFORM_SHARE = 0.4 / 1.5  # of time at g = 1, were α uniform
 
 
 def content(study: StudyRecord) -> Content:

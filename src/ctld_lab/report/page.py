@@ -9,13 +9,14 @@ from pathlib import Path
 
 import jinja2
 
-from ctld_lab.records import find_studies, write_bytes
+from ctld_lab.records import RecordError, StudyDirectory, find_studies, write_bytes
 from ctld_lab.report import charrnn, double_well, sda, sensitivity, timing
 from ctld_lab.report.plots import Key, Plot, Rendered, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.sections import Cell, Content, Table, value_cell
 from ctld_lab.report.tables import final_table, rows_as_csv
+from ctld_lab.report.wording import shortened
 
 CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the page
     "sda": sda.content,
@@ -25,6 +26,8 @@ CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the
     "double-well": double_well.content,
 }
 PIXELS_PER_INCH = 96
+# What code meets in a record that is not as it should be.
+BROKEN = (RecordError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, OSError)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def build(root: Path, output: Path | None = None) -> Path:
     output = root if output is None else output
     for folder in (output, output / "figures", output / "tables"):
         folder.mkdir(parents=True, exist_ok=True)
-    studies = [read_study(directory) for directory in find_studies(root)]
+    studies = [_read(directory) for directory in find_studies(root)]
     order = list(CONTENTS)
     studies.sort(key=lambda study: order.index(study.name) if study.name in order else len(order))
     sections = [_section(study, name, output) for study, name in zip(studies, _names(studies), strict=True)]
@@ -85,6 +88,13 @@ def build(root: Path, output: Path | None = None) -> Path:
     path = output / "report.html"
     write_bytes(path, page.encode())
     return path
+
+
+def _read(directory: StudyDirectory) -> StudyRecord:
+    try:
+        return read_study(directory)
+    except BROKEN as error:
+        return StudyRecord(directory, {}, problem=told(error))
 
 
 def _names(studies: Sequence[StudyRecord]) -> list[str]:
@@ -106,6 +116,7 @@ def _slug(text: str) -> str:
 
 
 def _section(study: StudyRecord, name: str, output: Path) -> Section:
+    """A record that is broken beyond what `reading` tells costs its own section, not the page."""
     description = study.description
     section = Section(
         id=name,
@@ -113,10 +124,25 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
         figure=str(description.get("figure") or ""),
         scale=str(description.get("scale") or ""),
         states=run_states(study),
-        problem=study.problem,
     )
     if study.problem:
+        section.problem = f"This study cannot be read: {study.problem}"
         return section
+    try:
+        _fill(section, study, name, output)
+    except BROKEN as error:
+        section.problem = f"This study cannot be shown: {told(error)}. A record in {study.directory.path} is broken."
+    return section
+
+
+def told(error: BaseException) -> str:
+    """With its kind, where its words alone say little: a KeyError has but the key."""
+    words = shortened(str(error)) or "no message"
+    return words if isinstance(error, RecordError) else f"{type(error).__name__}: {words}"
+
+
+def _fill(section: Section, study: StudyRecord, name: str, output: Path) -> None:
+    description = study.description
     content = CONTENTS.get(study.name, _plain)(study)
     section.summary = content.summary
     section.plots = [_store_plot(plot, name, output) for plot in content.plots]
@@ -127,7 +153,6 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
         section.tuning_plot = _store_plot(section.provenance.tuning_plot, name, output)
     if description.get("settings"):
         section.settings = json.dumps(description["settings"], indent=1, ensure_ascii=False)
-    return section
 
 
 def _plain(study: StudyRecord) -> Content:

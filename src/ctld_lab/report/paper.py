@@ -10,15 +10,21 @@ from ctld_lab.report.reading import StudyRecord
 
 
 def values(study: StudyRecord, place: int | None = None, *, key: str = "values") -> dict[str, str]:
-    """method → the paper's number as text. "1.99 / 1.91" holds two; `place` takes one of them."""
+    """method → the paper's number as text. "1.99 / 1.91" holds two; `place` takes one of them, "–" is none."""
     found = (study.description.get("paper") or {}).get(key)
     if not isinstance(found, Mapping):
         return {}
     texts = {str(method): str(value) for method, value in found.items()}
     if place is None:
         return texts
-    split = {method: [part.strip() for part in text.split("/")] for method, text in texts.items()}
-    return {method: parts[min(place, len(parts) - 1)] for method, parts in split.items()}
+    both = {method: [part.strip() for part in text.split("/")] for method, text in texts.items()}
+    taken = {method: parts[min(place, len(parts) - 1)] for method, parts in both.items()}
+    return {method: text for method, text in taken.items() if text not in ("", "-", "–", "—")}
+
+
+def split(study: StudyRecord) -> str:
+    """Of which data the paper's numbers are: train or test."""
+    return "train" if (study.description.get("paper") or {}).get("split") == "train" else "test"
 
 
 def note(study: StudyRecord) -> list[str]:

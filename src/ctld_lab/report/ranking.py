@@ -52,8 +52,11 @@ def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brie
     return " ".join(sentences)
 
 
-def agreement(rows: Sequence[Row], metric: str, printed: Mapping[str, str]) -> str:
-    """How many of the paper's ordered pairs come out the same way here, by paired differences over seeds."""
+def agreement(rows: Sequence[Row], metric: str, printed: Mapping[str, str], *, name: str = "") -> str:
+    """How many of the paper's ordered pairs come out the same way here, by paired differences over seeds.
+
+    `name` is the metric in words, where the sentence before is about another.
+    """
     by_method = {row.method: row for row in rows if row.done}
     pairs = ordered_pairs(printed, list(by_method))
     same, reversed_pairs, ties, unknown = 0, [], 0, 0
@@ -77,7 +80,7 @@ def agreement(rows: Sequence[Row], metric: str, printed: Mapping[str, str]) -> s
             reversed_pairs.append((better, worse))
     if not pairs or unknown == len(pairs):
         return ""
-    parts = [f"{same} come{'s' if same == 1 else ''} out the same way here"]
+    parts = [f"{same} come{'s' if same == 1 else ''} out the same way here{f' in {name}' if name else ''}"]
     around = f"{len(reversed_pairs)} the other way round"
     if reversed_pairs:
         names = [f"{by_method[worse].title} before {by_method[better].title}" for better, worse in reversed_pairs]

@@ -148,6 +148,39 @@ def read_run(directory: RunDirectory) -> RunRecord:
         environment = directory.environment()
         metrics = directory.metrics()
         error = None if result is not None or failure is None else str(failure.get("error", "no error was recorded"))
-        return RunRecord(directory, config, directory.state(), result or {}, environment, metrics, error)
-    except RecordError as problem:
-        return RunRecord(directory, config, "failed", {}, {}, [], str(problem))
+        record = RunRecord(directory, config, directory.state(), result or {}, environment, metrics, error)
+        _check(record)
+        return record
+    except (RecordError, OSError, RecursionError) as problem:
+        return RunRecord(directory, _sound(config), "failed", {}, {}, [], str(problem))
+
+
+def _check(run: RunRecord) -> None:
+    """That numbers are where numbers should be, so that one bad file costs its run and not its study."""
+    file = "config.json"
+    try:
+        _ = run.seed, run.point
+        file = "result.json"
+        _read_numbers(run.result)
+        file = "metrics.jsonl"
+        for line in run.metrics:
+            _read_numbers(line)
+            _ = number(line.get("step")), int(line.get("stage", 1))
+        _ = run.clocks
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        path = run.directory.path
+        raise RecordError(f"{path / file} is not as it should be ({error}); remove {path} and run again") from None
+
+
+def _read_numbers(record: dict[str, Any]) -> None:
+    """Of each split, of the whole and of stages."""
+    for part in (record, *(record.get("stages") or ())):
+        for split in ("train", "test", "valid"):
+            for value in (part.get(split) or {}).values():
+                number(value)
+
+
+def _sound(config: dict[str, Any]) -> dict[str, Any]:
+    """A broken run's configuration, as far as it can still say which row the run belongs to."""
+    needed = {"seed": int, "point": dict}
+    return {name: value for name, value in config.items() if isinstance(value, needed.get(name, object))}

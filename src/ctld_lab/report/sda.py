@@ -5,50 +5,86 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 
 from ctld_lab.records import number
-from ctld_lab.report import paper
-from ctld_lab.report.curves import BAND_WORDS, draw_curves, keys, mark_stages
+from ctld_lab.report import paper, temperature
+from ctld_lab.report.curves import band_words, draw_curves, keys, mark_stages
 from ctld_lab.report.plots import COLOURS, Panel, Plot, no_data, thousands
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import RunRecord, StudyRecord
+from ctld_lab.report.scale import scale_notes
 from ctld_lab.report.sections import Cell, Content, Table, marks_note, value_cell, variant_title
 from ctld_lab.report.tables import Row, final_table, rows_as_csv
 
-IMAGE = "test image_mse"  # what tuning judged by; older records lack it
-LAYER = "test mse"
+IMAGE = (
+    "image_mse"  # of the image that comes back through the whole stack: what tuning judged by; older records lack it
+)
+LAYER = "mse"  # of the layer on its own input: what the paper compares, on training data
+SPLITS = {"train": "training", "test": "test"}
 
 
 def content(study: StudyRecord) -> Content:
     rows = final_table(study)
     printed = paper.values(study)
     variants = list(dict.fromkeys(row.variant for row in rows))
-    through_stack = any(IMAGE in row.values for row in rows)
-    found = Content()
-    for variant in variants:
-        competing = [row for row in rows if row.variant == variant]
-        sentences = [f"{variant_title(variant)}:", verdict(competing, LAYER, name="test MSE of the last layer")]
-        sentences.append(agreement(competing, LAYER, printed))
-        if through_stack and any(row.done for row in competing):
-            judged = verdict(competing, IMAGE, name="test MSE", brief=True)
-            sentences.append(f"By what comes back through the whole stack: {judged}")
-        found.summary.append(" ".join(filter(None, sentences)))
-    panels = [Panel(f"Test MSE, {variant_title(variant).lower()}", _curves(study, variant)) for variant in variants]
-    panels.append(Panel("Temperature ratio, final layer", lambda axes: draw_ratio(axes, study)))
-    caption = (
-        "Test error of the layer in training, on its own input (half the mean square over elements), against iterations: means "
-        f"over seeds{BAND_WORDS}; dashed lines are switches to the next layer. Last panel: 1/g(α), which multiplies the "
-        "temperature of CTLD, during the exploration of the final layer, one seed."
-    )
+    judged = IMAGE if any(f"test {IMAGE}" in row.values for row in rows) else LAYER
+    found = Content(summary=[_summary(study, variant, _of(rows, variant), judged, printed) for variant in variants])
     if any(run.metrics for run in study.finals):
-        found.plots.append(Plot("curves", caption, panels, keys(study)))
-    found.tables.append(_final(study, rows, printed))
-    if any(f"{LAYER} of layer 1" in row.values for row in rows):
+        found.plots.append(_plot(study, variants, judged))
+    found.tables.append(_final(study, rows, judged, printed))
+    if any(f"test {LAYER} of layer 1" in row.values for row in rows):
         found.tables.append(_layers(rows))
+    temperature.add(study, found)
     return found
 
 
-def _curves(study: StudyRecord, variant: str) -> Callable[[Axes], None]:
+def _of(rows: Sequence[Row], variant: str) -> list[Row]:
+    return [row for row in rows if row.variant == variant]
+
+
+def _summary(study: StudyRecord, variant: str, rows: Sequence[Row], judged: str, printed: dict[str, str]) -> str:
+    """Judged as tuning did; with the paper's rates, then by what the paper compares."""
+    split = paper.split(study)
+    what = {IMAGE: "MSE of the image through the whole stack", LAYER: "MSE of the last layer"}
+    sentences = [
+        f"{variant_title(variant)}:",
+        verdict(rows, f"test {judged}", name=f"test {what[judged]}"),
+        agreement(rows, f"{split} {judged}", printed, name=f"{SPLITS[split]} {what[judged]}"),
+    ]
+    if variant == "paper" and judged == IMAGE and any(row.done for row in rows):
+        theirs = f"{SPLITS[split]} {what[LAYER]}"
+        sentences += [
+            f"By what the paper compares, the {theirs} on its own input:",
+            verdict(rows, f"{split} {LAYER}", name=theirs, brief=True),
+            agreement(rows, f"{split} {LAYER}", printed),
+        ]
+    return " ".join(filter(None, sentences))
+
+
+def _plot(study: StudyRecord, variants: Sequence[str], judged: str) -> Plot:
+    split = paper.split(study)
+    short = {"tuned": "tuned", "paper": "the paper's rates"}
+    panels = [
+        Panel(f"{title}, {short.get(variant, variant)}", _curves(study, variant, data, metric))
+        for metric, data, title in (
+            (IMAGE, "test", "Image through the stack, test"),
+            (LAYER, split, f"Layer on its own input, {split}"),
+        )
+        for variant in variants
+        if metric in (judged, LAYER)
+    ]
+    panels.append(Panel("Temperature ratio, final layer", lambda axes: draw_ratio(axes, study)))
+    through = "of the image that comes back through all decoders, on test data; " if judged == IMAGE else ""
+    caption = (
+        f"Error (half the mean square over elements) against iterations: {through}of the layer in training on its own input, "
+        f"on {SPLITS[split]} data, as the paper has it. Means over seeds{band_words(study)}; dashed lines are switches to the "
+        "next layer. Last panel: 1/g(α), which multiplies the temperature of CTLD, during the exploration of the final layer, "
+        "one seed."
+    )
+    return Plot("curves", caption, panels, keys(study))
+
+
+def _curves(study: StudyRecord, variant: str, split: str, metric: str) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
-        draw_curves(axes, study, variant, "test", "mse", "MSE")
+        draw_curves(axes, study, variant, split, metric, "MSE")
         mark_stages(axes, study)
 
     return draw
@@ -80,47 +116,61 @@ def draw_ratio(axes: Axes, study: StudyRecord) -> None:
     return None
 
 
-def _final(study: StudyRecord, rows: Sequence[Row], printed: dict[str, str]) -> Table:
-    others = {"train mse": "Train MSE"}
+def _final(study: StudyRecord, rows: Sequence[Row], judged: str, printed: dict[str, str]) -> Table:
+    """What was judged by first; then the layer's own error beside the paper's, which is of the same data."""
+    split = paper.split(study)
+    other = "test" if split == "train" else "train"
     notes = [*marks_note(rows), *paper.note(study)]
-    if any(IMAGE in row.values for row in rows):
-        others = {IMAGE: "Test, whole stack", **others, "train image_mse": "Train, whole stack"}
+    whole = {f"test {IMAGE}": "Image, test MSE", f"train {IMAGE}": "Image, train MSE"} if judged == IMAGE else {}
+    if judged == IMAGE:
         notes.append(
-            "From the second layer on, the input of a layer is made by the method itself, and codes that have died are "
-            "reconstructed without error: the MSE of the last layer, which the paper compares, can be low for that reason. "
-            "“Whole stack” is the error of the image that comes back through all decoders."
+            "“Image” is the error of the image that comes back through all decoders; tuning judged by it, and methods are "
+            "ranked by it. From the second layer on, the input of a layer is made by the method itself, and codes that have "
+            "died are reconstructed without error: the MSE of the last layer, which the paper compares, can be low for that "
+            "reason."
         )
-    if study.description.get("scale") != "paper":
-        notes.append("At this scale network and training are smaller than the paper's: compare orders, not values.")
+    notes += scale_notes(study)
+
+    def layer(row: Row, data: str) -> Cell:
+        cell = value_cell(row, f"{data} {LAYER}")
+        return cell if judged == LAYER else Cell(cell.text)
+
     body = [
         [
             Cell(row.title),
             Cell(row.variant),
             Cell(row.state),
-            value_cell(row, LAYER),
+            *(value_cell(row, metric) for metric in whole),
+            layer(row, split),
             Cell(printed.get(row.method, "–")),
-            *(value_cell(row, metric) for metric in others),
+            layer(row, other),
         ]
         for row in rows
     ]
-    columns = ["Method", "Setting", "Runs", "Test MSE", "Paper, Fig.\N{NO-BREAK SPACE}2", *others.values()]
-    return Table(
-        "final", "Error at the end of the last layer", columns, body, rows_as_csv(rows, {LAYER: printed}), notes
-    )
+    columns = [
+        "Method",
+        "Setting",
+        "Runs",
+        *whole.values(),
+        f"Last layer, {split} MSE",
+        f"Paper, Fig.\N{NO-BREAK SPACE}2: last layer, {split}",
+        f"Last layer, {other} MSE",
+    ]
+    csv = rows_as_csv(rows, {f"{split} {LAYER}": printed})
+    return Table("final", "Error at the end of the last layer", columns, body, csv, notes)
 
 
 def _layers(rows: Sequence[Row]) -> Table:
-    layers = max((sum(metric.startswith(f"{LAYER} of layer") for metric in row.values) for row in rows), default=0)
+    layers = max((sum(metric.startswith(f"test {LAYER} of layer") for metric in row.values) for row in rows), default=0)
     metrics = {
-        f"{split} mse of layer {layer}": f"Layer {layer}, {split}"
+        f"{split} {LAYER} of layer {layer}": f"Layer {layer}, {split}"
         for layer in range(1, layers + 1)
-        for split in ("test", "train")
+        for split in ("train", "test")
     }
     body = [
         [Cell(row.title), Cell(row.variant), *(Cell(value_cell(row, metric).text) for metric in metrics)]
         for row in rows
     ]
+    caption = "MSE of each layer on its own input, at its end: what the paper's figure shows"
     csv = rows_as_csv(rows, only=list(metrics))
-    return Table(
-        "layers", "MSE of each layer on its own input, at its end", ["Method", "Setting", *metrics.values()], body, csv
-    )
+    return Table("layers", caption, ["Method", "Setting", *metrics.values()], body, csv)

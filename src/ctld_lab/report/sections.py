@@ -47,6 +47,8 @@ def value_cell(row: Row, metric: str) -> Cell:
     found = row.estimate(metric)
     if not found.count and row.diverged:
         return Cell("diverged")
+    if row.diverged:
+        return Cell(f"{show_estimate(found)} ({found.count} of {row.done})")  # those that are left
     return Cell(show_estimate(found), row.marks.get(metric, ""))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 from ctld_lab.records import StudyDirectory, number
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_study
 from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference
-from ctld_lab.report.wording import counted
+from ctld_lab.report.wording import counted, shortened
 
 # Fields of a double-well result that say how it was made, not what came out.
 NOT_MEASURED = {"dimensions", "steps", "seed", "tempered", "seconds", "diverged", "format"}
@@ -148,8 +149,9 @@ def _numeric(value: Any) -> bool:
 
 def _timing_rows(study: StudyRecord, run: RunRecord) -> list[Row]:
     rows = []
-    rounds = int(run.result.get("rounds", 0))
     for method, measured in (run.result.get("methods") or {}).items():
+        # Those kept: rounds that something else disturbed are left out, for each method on its own.
+        rounds = int(measured.get("rounds", run.result.get("rounds", 0)))
         middle, low, high = (number(measured.get(key)) for key in ("ratio", "low", "high"))
         # Fewer than six values have no 95 % interval of their median.
         ratio = Estimate(middle, low, high, rounds) if rounds >= 6 else Estimate(middle, None, None, rounds)
@@ -210,6 +212,32 @@ def compare(directories: Sequence[Path]) -> list[Comparison]:
                 Comparison(first.method, first.title, first.variant, first.point, metric, estimates, differences)
             )
     return comparisons
+
+
+def unlike(directories: Sequence[Path]) -> dict[str, str]:
+    """In what the studies differ, of study, scale, data and settings; empty where their numbers can be compared."""
+    descriptions = [StudyDirectory(directory).description() for directory in directories]
+    found = {}
+    for key in ("study", "scale", "data", "settings"):
+        values = [_comparable(description.get(key)) for description in descriptions]
+        if any(value != values[0] for value in values):
+            if all(isinstance(value, dict) for value in values):
+                names = dict.fromkeys(name for value in values for name in value)
+                differing = [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
+                parts = [f"{name} {_against([value.get(name) for value in values])}" for name in differing]
+                found[key] = "; ".join(parts)
+            else:
+                found[key] = _against(values)
+    return found
+
+
+def _comparable(value: Any) -> Any:
+    """A text of the user's may lie elsewhere; its digest says what it is."""
+    return {name: item for name, item in value.items() if name != "path"} if isinstance(value, dict) else value
+
+
+def _against(values: Sequence[Any]) -> str:
+    return " against ".join(shortened(value if isinstance(value, str) else json.dumps(value), 40) for value in values)
 
 
 def _key(row: Row) -> tuple[str, str, str]:

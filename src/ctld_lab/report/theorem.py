@@ -204,6 +204,9 @@ def _law(slope: Mapping[str, Any], variable: str) -> str:
         return f"follows no power of {variable}"
     if abs(value - bound) <= 1.96 * error:
         beside = "as in the bound"
+    elif value * bound < 0:
+        smaller = f" as {variable} becomes smaller" if bound > 0 else ""
+        beside = f"so it grows{smaller} where the bound falls"
     else:
         beside = "faster than in the bound" if abs(value) > abs(bound) else "more slowly than in the bound"
     return f"goes as {variable} to the power {_power(slope)}, {beside}"

@@ -1,11 +1,13 @@
 """Table 3: the time of an epoch, and its ratio to that of SGD-M."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from ctld_lab.records import number
 from ctld_lab.report import paper
 from ctld_lab.report.plots import BLACK, Key, Panel, Plot, method_key, no_data
 from ctld_lab.report.reading import StudyRecord
@@ -30,7 +32,7 @@ def content(study: StudyRecord) -> Content:
     size = (4.2, 0.9 + 0.26 * len(rows))
     panel = Panel("Time of an epoch, relative to SGD-M", lambda axes: draw_ratios(axes, study, rows, printed))
     found.plots.append(Plot("ratios", caption, [panel], keys, columns=1, size=size))
-    found.tables.append(_table(study, rows, printed))
+    found.tables.append(_table(study, rows, printed, [run.result for run in study.finals if run.kind == "timing"]))
     return found
 
 
@@ -102,18 +104,31 @@ def draw_ratios(axes: Axes, study: StudyRecord, rows: Sequence[Row], printed: di
     return None
 
 
-def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float]) -> Table:
+def _table(
+    study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], results: Sequence[Mapping[str, Any]]
+) -> Table:
     seconds = paper_seconds(study)
+    made = max((int(result.get("rounds", 0)) for result in results), default=0)
     body = []
     for row in rows:
         ratio = "1" if row.method == "sgd" else show_range(row.estimate("ratio"))
         theirs = [seconds.get(row.method, "–"), show(printed[row.method]) if row.method in printed else "–"]
-        ours = [show(row.estimate("seconds per epoch").mean), ratio]
+        kept = row.estimate("ratio").count
+        rounds = f"{kept} of {made}" if kept < made else str(kept)
+        ours = [show(row.estimate("seconds per epoch").mean), ratio, rounds]
         body.append([Cell(row.title), *map(Cell, ours), *map(Cell, theirs)])
-    columns = ["Method", "Seconds per epoch", "Ratio to SGD-M [95 % interval]", "Paper, seconds", "Paper, ratio"]
+    columns = [
+        "Method",
+        "Seconds per epoch",
+        "Ratio to SGD-M [95 % interval]",
+        "Rounds",
+        "Paper, seconds",
+        "Paper, ratio",
+    ]
     notes = [
         "Intervals hold the true median of the ratio within rounds in 95 % of cases. “CTLD” is its two phases together, by "
         "the share of the steps that explore.",
+        *_disturbance(results),
         *paper.note(study),
     ]
     unlike = [row.title for row in rows if _base(row.method) not in seconds]
@@ -123,3 +138,13 @@ def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float]) -
         rows, {"seconds per epoch": seconds, "ratio": {key: repr(value) for key, value in printed.items()}}
     )
     return Table("times", "Time of an epoch", columns, body, csv, notes)
+
+
+def _disturbance(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    shares = [number(result.get("undisturbed")) for result in results]
+    return [
+        f"{100.0 * share:.0f} % of the blocks of batches ran undisturbed: their threads hardly waited for a core. “Rounds” are "
+        "those kept for a method: rounds in which it or SGD-M was disturbed are left out, if at least six others remain."
+        for share in shares
+        if math.isfinite(share)
+    ]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ctld_lab import data
 from ctld_lab.workloads.char_lstm import CharLSTM
@@ -21,41 +22,37 @@ def build(config: dict[str, Any]) -> Workload:
     tuning = config["role"] == "tuning"
     shared: dict[str, Any] = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
     if name == "sda":
-        images = _images(config["data"]["name"], config["data"]["sha256"])
+        images = load_images(config["data"]["name"], config["data"]["sha256"])
         train, held_out = images.train, images.test
         if tuning:
             kept = len(train) - len(train) // 12  # 5,000 of MNIST's 60,000
             train, held_out = train[:kept], train[kept:]
         return SdA(train, held_out, **shared, **options)
     if name == "char_lstm":
-        text = _text(config["data"]["name"], config["data"].get("path"), config["data"]["sha256"])
+        text, alphabet = load_text(config["data"]["name"], config["data"].get("path"), config["data"]["sha256"])
         characters = options.pop("train_characters", None)
-        alphabet = np.flatnonzero(
-            np.bincount(np.concatenate([np.unique(part) for part in (text.train, text.valid, text.test)]))
-        )
-        return CharLSTM(
-            text.train[:characters],
-            text.valid if tuning else text.test,
-            alphabet=alphabet.astype(np.uint8),
-            **shared,
-            **options,
-        )
+        held_out = text.valid if tuning else text.test
+        return CharLSTM(text.train[:characters], held_out, alphabet=alphabet, **shared, **options)
     raise ValueError(f"there is no workload {name!r}; known: sda, char_lstm")
 
 
 @lru_cache(maxsize=1)
-def _images(name: str, sha256: str) -> data.Images:
-    """Once for all runs of a process."""
+def load_images(name: str, sha256: str) -> data.Images:
+    """Those that the study began with; once for all runs of a process."""
     images = data.load_images(name)
     _check(name, images.sha256, sha256)
     return images
 
 
 @lru_cache(maxsize=1)
-def _text(name: str, path: str | None, sha256: str) -> data.Text:
+def load_text(name: str, path: str | None, sha256: str) -> tuple[data.Text, NDArray[np.uint8]]:
+    """As `load_images`, with the bytes that occur in it."""
     text = data.load_text(name) if path is None else data.load_text_file(Path(path))
     _check(path or name, text.sha256, sha256)
-    return text
+    occurs = np.zeros(256, dtype=bool)
+    for part in (text.train, text.valid, text.test):
+        occurs[part] = True
+    return text, np.flatnonzero(occurs).astype(np.uint8)
 
 
 def _check(name: str, found: str, expected: str) -> None:
