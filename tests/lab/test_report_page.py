@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import sample_records as sample
 
+from ctld_lab.records import RecordError, write_json
 from ctld_lab.report import build
+from ctld_lab.report import page as report_page
 
 pytestmark = pytest.mark.xdist_group("report")  # the sample is built once
 
@@ -135,6 +137,39 @@ def test_studies_that_are_empty_broken_or_unknown(tmp_path):
     assert page.count("nothing can be said yet") == 5
     assert "This study cannot be read" in page
     assert "<b>unheard" not in page
+
+
+def test_a_broken_record_costs_its_own_section(tmp_path):
+    """A point of the grid without its σ, a description that is no object: the box names it, other sections stand."""
+    sample.write_timing(tmp_path / "timing")
+    study = sample.write_sensitivity(tmp_path / "sensitivity", seeds=1)
+    run = next(run for run in study.runs() if run.name.startswith("grid"))
+    write_json(run.path / "config.json", run.config() | {"point": {"w": 1.0}})
+    directory = sample.describe(tmp_path / "charrnn", "charrnn")
+    write_json(directory.path / "study.json", directory.description() | {"paper": 3})
+    page = build(tmp_path).read_text(encoding="utf-8")
+    assert outline(page).ids == ["charrnn", "sensitivity", "timing"]
+    boxes = re.findall(r'<p class="problem">(.*?)</p>', page)
+    assert len(boxes) == 2
+    assert "This study cannot be shown: AttributeError: &#39;int&#39; object" in boxes[0]
+    assert "This study cannot be shown: KeyError: &#39;sigma&#39;" in boxes[1]
+    assert str(tmp_path / "sensitivity") in boxes[1]
+    assert "CTLD takes 1.006" in page
+
+
+@pytest.mark.parametrize(
+    "error", [RecordError("so"), ValueError("so"), RecursionError("so"), KeyError("so"), OSError("so")]
+)
+def test_whatever_a_study_raises_is_told_in_its_section(tmp_path, monkeypatch, error):
+    def broken(study):
+        raise error
+
+    sample.write_timing(tmp_path / "timing")
+    sample.describe(tmp_path / "sda", "sda")
+    monkeypatch.setitem(report_page.CONTENTS, "sda", broken)
+    page = build(tmp_path).read_text(encoding="utf-8")
+    assert "This study cannot be shown" in page
+    assert "CTLD takes 1.006" in page
 
 
 def test_no_study_at_all(tmp_path):

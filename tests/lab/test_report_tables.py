@@ -6,14 +6,19 @@ import math
 
 import pytest
 import sample_records as sample
+from rich.console import Console
 from scipy import stats
 
+from ctld_lab.commands import Refusal
+from ctld_lab.commands.overview import print_comparison, shown
 from ctld_lab.records import StudyDirectory, write_json
-from ctld_lab.report import charrnn, double_well, paper, sda, sensitivity, theorem, timing
+from ctld_lab.report import charrnn, double_well, paper, sda, sensitivity, temperature, theorem, timing
+from ctld_lab.report.curves import mean_curves
+from ctld_lab.report.plots import render
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, spread, t_quantile
-from ctld_lab.report.tables import compare, final_table, rows_as_csv
+from ctld_lab.report.tables import compare, final_table, unlike
 from ctld_lab.report.wording import listed, shortened, show, show_estimate, show_range, show_seconds, show_setting
 
 
@@ -117,6 +122,7 @@ def test_the_papers_numbers_are_read_as_it_prints_them():
     assert paper.bounds("0.03–0.05") == (0.03, 0.05)
     assert paper.bounds("above 3.1") == (3.1, math.inf)
     assert paper.bounds("none") is None
+    assert paper.bounds("–") is None
     pairs = paper.ordered_pairs({"a": "0.006", "b": "0.02", "c": "0.02", "d": "0.03–0.05"}, ["d", "c", "b", "a", "x"])
     assert set(pairs) == {("a", "b"), ("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")}
 
@@ -130,9 +136,9 @@ def test_rows_say_what_is_missing_failed_or_diverged(tmp_path):
     assert rows["adam", "tuned"].state == "2 of 3 seeds, 1 failed"
     assert rows["rmsprop", "tuned"].state == "2 of 3 seeds"
     assert rows["santa", "paper"].state == "3 seeds, 3 diverged"
-    assert rows["sgd", "tuned"].marks["test mse"] == "tie"
-    assert rows["ctld", "tuned"].marks["test mse"] == "best"
-    assert rows["santa", "tuned"].marks["test mse"] == ""
+    assert rows["sgd", "tuned"].marks["test image_mse"] == "tie"
+    assert rows["ctld", "tuned"].marks["test image_mse"] == "best"
+    assert rows["santa", "tuned"].marks["test image_mse"] == ""
     assert rows["sgd", "tuned"].estimate("test mse of layer 1").count == 3
 
 
@@ -149,10 +155,10 @@ def test_a_method_that_diverges_once_cannot_be_best(tmp_path):
 def test_verdict_names_ties_and_agreement_counts_pairs(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda", wrong=False))
     rows = [row for row in final_table(study) if row.variant == "tuned"]
-    words = text(verdict(rows, "test mse", name="test MSE"))
-    assert words.startswith("CTLD has the lowest test MSE, 0.01197 ± 0.00092 (3 seeds), and SGD-M ties with it.")
+    words = text(verdict(rows, "test image_mse", name="test MSE"))
+    assert words.startswith("CTLD has the lowest test MSE, 0.0957 ± 0.0074 (3 seeds), and SGD-M ties with it.")
     # CTLD and AnnealSGD beat those that they should, but for SGD-M; Santa loses to everyone.
-    words = agreement(rows, "test mse", paper.values(study))
+    words = agreement(rows, "test image_mse", paper.values(study))
     assert words.startswith(
         "Of the 11 pairs of methods that the paper puts in order, 6 come out the same way here, 4 the other way"
     )
@@ -178,10 +184,29 @@ def test_broken_files_are_told_and_hide_nothing(tmp_path):
     rows = final_table(study)
     assert rows[0].state == "1 of 3 seeds, 2 failed"
     errors = [run.error for run in read_study(study).failed]
+    assert len(errors) == 2
     assert "cannot be read as JSON" in errors[0]
     assert "is no object" in errors[1]
     (study.path / "study.json").write_text("[]")
     assert "not an object" in read_study(study).problem
+
+
+@pytest.mark.parametrize(
+    ("file", "record"),
+    [
+        ("config.json", {"kind": "train", "method": "sgd", "variant": "tuned", "seed": "one"}),
+        ("result.json", {"test": [1.0], "diverged": False}),
+        ("result.json", {"test": {"mse": {}}, "diverged": False}),
+        ("result.json", {"stages": [1], "diverged": False}),
+    ],
+)
+def test_a_record_of_the_wrong_shape_costs_its_run(tmp_path, file, record):
+    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), wrong=False)
+    write_json(study.run("sgd-tuned-seed1").path / file, record)
+    found = read_study(study)
+    assert [run.name for run in found.failed] == ["sgd-tuned-seed1"]
+    assert f"{file} is not as it should be" in found.failed[0].error
+    assert final_table(found)[0].state == "2 of 3 seeds, 1 failed"
 
 
 def test_studies_without_runs_have_rows_but_no_numbers(tmp_path):
@@ -209,7 +234,8 @@ def test_grid_points_are_complete_with_their_own_number_of_seeds(tmp_path):
 
 
 def test_sensitivity_says_what_exceeds_chance(tmp_path):
-    words = sensitivity.content(read_study(sample.write_sensitivity(tmp_path / "sensitivity"))).summary[0]
+    study = read_study(sample.write_sensitivity(tmp_path / "sensitivity"))
+    words = sensitivity.content(study).summary[0]
     about_depth, about_temperature = (
         sentence for sentence in words.split("Over ") if "of S," in sentence or "of T," in sentence
     )
@@ -220,15 +246,166 @@ def test_sensitivity_says_what_exceeds_chance(tmp_path):
 def test_timing_rows_carry_the_runs_own_intervals(tmp_path):
     study = read_study(sample.write_timing(tmp_path / "timing"))
     rows = {row.method: row for row in final_table(study)}
-    assert rows["ctld"].estimate("ratio") == Estimate(1.006, 1.006 - 0.004, 1.006 + 0.006, 100)
+    assert rows["ctld"].estimate("ratio") == Estimate(1.006, 1.006 - 0.004, 1.006 + 0.006, 88)  # those kept
     assert rows["ctld (exploration)"].title == "CTLD (exploration)"
-    assert rows["ctld"].state == "100 rounds"
-    words = timing.content(study).summary[0]
+    assert (rows["ctld"].state, rows["sgd"].state) == ("88 rounds", "100 rounds")
+    found = timing.content(study)
+    table = found.tables[0]
+    shown = {row[0].text: row[list(table.columns).index("Rounds")].text for row in table.rows}
+    assert (shown["CTLD"], shown["SGD-M"]) == ("88 of 100", "100")
+    assert any(note.startswith("91 % of the blocks") for note in table.notes)
+    words = found.summary[0]
     assert "CTLD takes 1.006 [1.002, 1.012] times as long as SGD-M per epoch: slower than SGD-M." in words
     assert (
         "CTLD (fine-tuning) takes 1.003 [0.999, 1.009] times as long as SGD-M per epoch: not to be told from SGD-M."
         in words
     )
+
+
+# ---- what each study says ----
+
+
+def test_the_autoencoder_is_ranked_by_the_image(tmp_path):
+    """RMSprop's last layer has dead codes, and the lowest error on its own input."""
+    found = sda.content(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
+    tuned, paper_rates, theirs = (text(words) for words in found.summary[:3])
+    for words in (tuned, paper_rates):
+        assert "CTLD has the lowest test MSE of the image through the whole stack" in words
+        assert "come out the same way here in training MSE of the image through the whole stack" in words
+        assert "RMSprop has the lowest" not in words
+    assert "by what the paper compares: RMSprop has the lowest training MSE of the last layer" in theirs
+    assert "Of the 11 pairs" in theirs
+    table = found.tables[0]
+    assert list(table.columns)[3] == "Image, test MSE"
+    place = next(index for index, column in enumerate(table.columns) if column.startswith("Paper"))
+    assert table.columns[place - 1] == "Last layer, train MSE"
+    assert {cell.mark for row in table.rows for cell in row[place - 1 :]} == {""}
+
+
+def test_records_without_the_image_are_ranked_by_the_layer(tmp_path):
+    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), wrong=False)
+    for run in study.runs():
+        result = run.result()
+        for part in (result, *result.get("stages", ())):
+            for split in ("train", "test"):
+                part.get(split, {}).pop("image_mse", None)
+        write_json(run.path / "result.json", result)
+    found = sda.content(read_study(study))
+    assert "CTLD has the lowest test MSE of the last layer" in found.summary[0]
+    assert "Image, test MSE" not in found.tables[0].columns
+
+
+def test_curves_end_where_a_seed_is_lost_and_leave_out_thorough_evaluations(tmp_path):
+    study = read_study(sample.write_sda(tmp_path / "sda", methods=("sgd",), wrong=False))
+    runs = [run for run in study.finals if run.variant == "tuned"]
+    assert [len(curve) for curve in mean_curves(runs, "test", "mse")] == [16, 16, 16, 16]
+    runs[0].metrics[-1]["thorough"] = True
+    assert [len(curve) for curve in mean_curves(runs[:1], "test", "mse")] == [16, 16, 16, 15]
+    del runs[1].metrics[20:]
+    curves = mean_curves(runs, "test", "mse")
+    assert [len(curve) for curve in curves] == [16, 4]
+    assert {found.count for curve in curves for _, found in curve} == {3}
+    del runs[1].metrics[16:]
+    assert [len(curve) for curve in mean_curves(runs, "test", "mse")] == [16]
+
+
+def test_scale_is_told_where_values_cannot_be_compared(tmp_path):
+    study = read_study(sample.write_charrnn(tmp_path / "charrnn"))
+    notes = " ".join(charrnn.content(study).tables[0].notes)
+    assert "(1,000 steps; the paper takes 360,000): compare orders, not values." in notes
+    assert (
+        "With N = 5,000,000 data instead of the paper's 90,000,000, T = 1 injects 18 times the noise variance" in notes
+    )
+    tuned = read_study(sample.write_charrnn(tmp_path / "tuned", variants=("tuned",)))
+    assert "noise variance" not in " ".join(charrnn.content(tuned).tables[0].notes)  # T is automatic
+    study = read_study(sample.write_sensitivity(tmp_path / "sensitivity"))
+    notes = " ".join(sensitivity.content(study).tables[0].notes)
+    assert "(500 steps; the paper takes 29,300): compare orders, not values." in notes
+    assert "noise variance" not in notes  # as many data as the paper's
+    study = read_study(sample.write_sda(tmp_path / "sda", methods=("ctld",), wrong=False))
+    notes = " ".join(sda.content(study).tables[0].notes)
+    assert "(12,000 steps over all layers; the paper takes 400,000)" in notes
+    assert "T = 1 injects 1.2 times" in notes
+    study.description["scale"] = "paper"
+    assert "compare orders" not in " ".join(sda.content(study).tables[0].notes)
+
+
+def test_temperature_of_each_layer_and_where_it_ran_away(tmp_path):
+    found = sda.content(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
+    table = found.tables[-1]
+    assert table.caption == "CTLD's temperature"
+    rows = [[text(cell.text) for cell in row] for row in table.rows]
+    assert len(rows) == 8
+    assert rows[0] == ["tuned", "1", "0.00310 ± 0.00025", "31 %", "1 %", "6.67", "3"]
+    assert rows[5][:6] == ["paper", "2", "1", "31 %", "34 %", "6.67"]
+    said = "more than 20 % of CTLD's exploration was beyond |α| = 1.5 (34 % of it in layer 2)"
+    assert said in text(found.summary[-1])
+    assert "With the paper's learning rates" in found.summary[-1]
+    found = charrnn.content(read_study(sample.write_charrnn(tmp_path / "charrnn")))
+    assert [column for column in found.tables[-1].columns if column == "Layer"] == []
+    assert len(found.tables[-1].rows) == 2
+    assert not any("beyond" in words for words in found.summary)
+
+
+def test_temperature_of_a_run_that_diverged_belongs_to_the_layer_it_was_in(tmp_path):
+    study = sample.write_sda(tmp_path / "sda", methods=("ctld",), seeds=1, wrong=False)
+    run = study.run("ctld-paper-seed0")
+    tempering = {"cold_share": 0.0, "share_outside": 0.9, "highest_ratio": 6.67}
+    result = {"steps": 3100, "diverged": True, "temperature": 1.0, "tempering": tempering, "seconds": {"train": 1.0}}
+    write_json(run.path / "result.json", result)
+    found = [each for each in temperature._temperings(read_study(study)) if each.variant == "paper"]
+    assert [(each.stage, each.outside) for each in found] == [(2, 0.9)]
+
+
+def test_a_value_that_the_paper_has_for_training_alone_makes_no_pair(tmp_path):
+    study = read_study(sample.write_charrnn(tmp_path / "charrnn"))
+    assert paper.values(study, 0)["sgd"] == "above 3.1"
+    assert "sgd" not in paper.values(study, 1)
+    found = charrnn.content(study)
+    assert "Of the 10 pairs" in found.summary[0]  # of five methods
+    lines = list(csv.DictReader(io.StringIO(found.tables[0].csv.decode())))
+    printed = {x["metric"]: x["paper"] for x in lines if (x["method"], x["variant"]) == ("sgd", "tuned")}
+    assert (printed["train perplexity"], printed["test perplexity"]) == ("above 3.1", "")
+
+
+def test_points_that_diverged_stay_in_the_conclusion(tmp_path):
+    study = read_study(sample.write_sensitivity(tmp_path / "sensitivity", wrong=True))
+    found = sensitivity.content(study)
+    words = found.summary[0]
+    assert (
+        "Training diverged at S = 0.95 (1 of 3 seeds): it cannot be said that S does not matter. Over the other 4 values of S"
+        in words
+    )
+    assert (
+        "Training diverged at T = 10 (3 of 3 seeds): it cannot be said that T does not matter. Over the other 4 values of T"
+        in words
+    )
+    assert (
+        "Training diverged at w = 80, σ = 0.01 (1 of 2 seeds): it cannot be said that w and σ do not matter." in words
+    )
+    assert "Over the other 15 values of w and σ" in words
+    assert "no effect" not in words.partition("the length of the exploration")[0]
+    assert found.plots[0].keys[-1].label == "a seed diverged"
+    cells = {row[0].text: row[1].text for row in found.tables[0].rows}
+    assert cells["T = 10"] == "diverged"
+    assert cells["S = 0.95"].endswith("(2 of 3)")
+
+
+def test_every_point_of_a_grid_may_diverge(tmp_path):
+    study = sample.write_sensitivity(tmp_path / "sensitivity", seeds=1)
+    for run in study.runs():
+        write_json(run.path / "result.json", {"steps": 9, "diverged": True, "seconds": {"train": 1.0}})
+    found = sensitivity.content(read_study(study))
+    assert "0 other points finished, nothing to compare" in found.summary[0]
+    assert len(render(found.plots[0]).images) == 4
+
+
+def test_the_papers_constants_come_from_the_record(tmp_path):
+    study = read_study(sample.write_sensitivity(tmp_path / "sensitivity"))
+    assert sensitivity._defaults(study)["share"] == 0.307
+    study.description["paper"].pop("defaults")
+    assert sensitivity._defaults(study) == {}
+    assert len(render(sensitivity.content(study).plots[0]).images) == 4
 
 
 def test_double_well_says_where_the_law_is_missed(tmp_path):
@@ -246,13 +423,21 @@ def test_powers_are_named_only_where_there_is_one():
     )
     assert "as in the bound" in theorem._law({"slope": -1.02, "error": 0.03, "bound": -1.0}, "L")
     assert theorem._law({"slope": "nan", "error": "nan", "bound": 1.0}, "η") == "follows no power of η"
+    assert text(theorem._law({"slope": 1.5, "error": 0.04, "bound": -1.0}, "L")) == (
+        "goes as L to the power 1.50 ± 0.08, so it grows where the bound falls"
+    )
+    assert text(theorem._law({"slope": -1.5, "error": 0.04, "bound": 1.0}, "η")) == (
+        "goes as η to the power −1.50 ± 0.08, so it grows as η becomes smaller where the bound falls"
+    )
     assert theorem._law({"slope": 0.1, "error": 0.04, "bound": 1.0, "misfit": 9.0}, "η") == "follows no power of η"
 
 
 def test_a_few_rounds_of_timing_claim_nothing(tmp_path):
     study = sample.write_timing(tmp_path / "timing")
     result = study.run("timing").result()
-    write_json(study.run("timing").path / "result.json", result | {"rounds": 5})
+    for measured in result["methods"].values():
+        measured["rounds"] = 5
+    write_json(study.run("timing").path / "result.json", result)
     words = timing.content(read_study(study)).summary[0]
     assert "CTLD takes 1.01 times as long as SGD-M; 5 rounds cannot tell chance." in words
     assert "slower" not in words
@@ -261,11 +446,14 @@ def test_a_few_rounds_of_timing_claim_nothing(tmp_path):
 def test_csv_has_all_digits_and_the_paper_beside(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda"))
     rows = final_table(study)
-    lines = list(csv.DictReader(io.StringIO(rows_as_csv(rows, {"test mse": paper.values(study)}).decode())))
-    line = next(x for x in lines if (x["method"], x["variant"], x["metric"]) == ("ctld", "tuned", "test mse"))
+    lines = list(csv.DictReader(io.StringIO(sda.content(study).tables[0].csv.decode())))
+    of_ctld = {x["metric"]: x for x in lines if (x["method"], x["variant"]) == ("ctld", "tuned")}
     row = next(row for row in rows if (row.method, row.variant) == ("ctld", "tuned"))
-    assert float(line["mean"]) == row.estimate("test mse").mean
-    assert (line["paper"], line["mark"], line["count"]) == ("0.006", "best", "3")
+    line = of_ctld["train image_mse"]
+    assert float(line["mean"]) == row.estimate("train image_mse").mean
+    assert (line["paper"], line["mark"], line["count"]) == ("", "best", "3")
+    assert of_ctld["train mse"]["paper"] == "0.006"  # which is a training error
+    assert of_ctld["test mse"]["paper"] == ""
 
 
 # ---- comparisons ----
@@ -297,6 +485,43 @@ def test_compare_leaves_out_what_one_directory_alone_has(tmp_path):
     rows = compare([first.path, second.path])
     assert {row.method for row in rows} == {"sgd"}
     assert {word for row in rows for word in row.verdicts} == {"unknown"}  # one seed in common
+
+
+def test_what_makes_studies_unlike_is_named(tmp_path):
+    first = sample.write_sda(tmp_path / "one", methods=("sgd",), wrong=False)
+    second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), seeds=1, wrong=False)
+    assert unlike([first.path, second.path]) == {}
+    description = second.description()
+    description["settings"]["steps"] = 9
+    description |= {"scale": "smoke", "data": {**description["data"], "sha256": "00", "path": "/elsewhere"}}
+    write_json(second.path / "study.json", description)
+    assert unlike([first.path, second.path]) == {
+        "scale": "laptop against smoke",
+        "data": "sha256 0123456789abcdef0123456789abcdef0123456… against 00",
+        "settings": "steps 3000 against 9",
+    }
+
+
+def printed(*paths):
+    console = Console(width=200, file=io.StringIO())
+    print_comparison(list(paths), console)
+    return console.file.getvalue()
+
+
+def test_compare_passes_no_verdict_on_unlike_experiments(tmp_path):
+    first = sample.write_sda(tmp_path / "one", methods=("sgd", "ctld"), wrong=False)
+    second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), wrong=False)
+    words = printed(first.path, second.path)
+    assert "tie" in words
+    assert "not the same experiment" not in words
+    assert shown(["test mse", "test image_mse", "train mse"]) == ["test image_mse", "test mse"]
+    write_json(second.path / "study.json", second.description() | {"scale": "smoke"})
+    words = printed(first.path, second.path)
+    assert "scale: laptop against smoke" in words
+    assert "tie" not in words
+    timed = sample.write_timing(tmp_path / "timing")
+    with pytest.raises(Refusal, match="different studies: sda against timing"):
+        printed(first.path, timed.path)
 
 
 def test_reading_takes_a_path_or_a_directory(tmp_path):

@@ -166,6 +166,7 @@ def _check(run: RunRecord) -> None:
         for line in run.metrics:
             _read_numbers(line)
             _ = number(line.get("step")), int(line.get("stage", 1))
+        file = "metrics.jsonl" if run.kind == "timing" else "result.json"
         _ = run.clocks
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         path = run.directory.path

@@ -18,12 +18,13 @@ def _smaller(study: StudyRecord) -> list[str]:
     """Steps beside the paper's, where both are recorded."""
     if study.description.get("scale") == "paper":
         return []
-    ours = (study.description.get("settings") or {}).get("steps")
+    stages: list[int] = next(
+        (run.config["steps"] for run in study.finals if isinstance(run.config.get("steps"), list)), []
+    )
     theirs = _paper(study).get("steps")
     beside = ""
-    if isinstance(ours, int) and isinstance(theirs, int):
-        layered = any(len(run.config.get("steps") or ()) > 1 for run in study.finals)
-        beside = f" ({ours:,} steps{' per layer' if layered else ''}; the paper takes {theirs:,})"
+    if stages and isinstance(theirs, int):
+        beside = f" ({sum(stages):,} steps{' over all layers' if len(stages) > 1 else ''}; the paper takes {theirs:,})"
     return [f"At this scale the experiment is smaller than the paper's{beside}: compare orders, not values."]
 
 

@@ -26,7 +26,9 @@ def content(study: StudyRecord) -> Content:
     printed = paper.values(study)
     variants = list(dict.fromkeys(row.variant for row in rows))
     judged = IMAGE if any(f"test {IMAGE}" in row.values for row in rows) else LAYER
-    found = Content(summary=[_summary(study, variant, _of(rows, variant), judged, printed) for variant in variants])
+    found = Content()
+    for variant in variants:
+        found.summary += _summary(study, variant, [row for row in rows if row.variant == variant], judged, printed)
     if any(run.metrics for run in study.finals):
         found.plots.append(_plot(study, variants, judged))
     found.tables.append(_final(study, rows, judged, printed))
@@ -36,27 +38,27 @@ def content(study: StudyRecord) -> Content:
     return found
 
 
-def _of(rows: Sequence[Row], variant: str) -> list[Row]:
-    return [row for row in rows if row.variant == variant]
-
-
-def _summary(study: StudyRecord, variant: str, rows: Sequence[Row], judged: str, printed: dict[str, str]) -> str:
+def _summary(study: StudyRecord, variant: str, rows: Sequence[Row], judged: str, printed: dict[str, str]) -> list[str]:
     """Judged as tuning did; with the paper's rates, then by what the paper compares."""
     split = paper.split(study)
     what = {IMAGE: "MSE of the image through the whole stack", LAYER: "MSE of the last layer"}
-    sentences = [
-        f"{variant_title(variant)}:",
-        verdict(rows, f"test {judged}", name=f"test {what[judged]}"),
-        agreement(rows, f"{split} {judged}", printed, name=f"{SPLITS[split]} {what[judged]}"),
+    paragraphs = [
+        [
+            f"{variant_title(variant)}:",
+            verdict(rows, f"test {judged}", name=f"test {what[judged]}"),
+            agreement(rows, f"{split} {judged}", printed, name=f"{SPLITS[split]} {what[judged]}"),
+        ]
     ]
     if variant == "paper" and judged == IMAGE and any(row.done for row in rows):
         theirs = f"{SPLITS[split]} {what[LAYER]}"
-        sentences += [
-            f"By what the paper compares, the {theirs} on its own input:",
-            verdict(rows, f"{split} {LAYER}", name=theirs, brief=True),
-            agreement(rows, f"{split} {LAYER}", printed),
-        ]
-    return " ".join(filter(None, sentences))
+        paragraphs.append(
+            [
+                f"{variant_title(variant)}, by what the paper compares:",
+                verdict(rows, f"{split} {LAYER}", name=f"{theirs} on its own input", brief=True),
+                agreement(rows, f"{split} {LAYER}", printed),
+            ]
+        )
+    return [" ".join(filter(None, sentences)) for sentences in paragraphs]
 
 
 def _plot(study: StudyRecord, variants: Sequence[str], judged: str) -> Plot:
@@ -65,8 +67,8 @@ def _plot(study: StudyRecord, variants: Sequence[str], judged: str) -> Plot:
     panels = [
         Panel(f"{title}, {short.get(variant, variant)}", _curves(study, variant, data, metric))
         for metric, data, title in (
-            (IMAGE, "test", "Image through the stack, test"),
-            (LAYER, split, f"Layer on its own input, {split}"),
+            (IMAGE, "test", "Image, test data"),
+            (LAYER, split, f"Layer, {split} data"),
         )
         for variant in variants
         if metric in (judged, LAYER)

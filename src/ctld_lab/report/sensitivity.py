@@ -87,15 +87,15 @@ def _defaults(study: StudyRecord) -> dict[str, float]:
 
 
 def _sentence(name: str, points: Sequence[Row]) -> str:
-    """The range of the means beside what chance alone would give; nothing is without effect where it can diverge."""
+    """The range of the means beside what chance alone would give; what can diverge is not called harmless."""
     finished = [row for row in points if row.done and not row.diverged]
     lost = [f"{_point(row)} ({row.diverged} of {counted(row.done, 'seed')})" for row in points if row.diverged]
-    diverged = (
-        f"Training diverged at {listed(lost)}: {name} {'matter' if ' and ' in name else 'matters'}. " if lost else ""
-    )
+    verb = "do" if " and " in name else "does"
+    diverged = f"Training diverged at {listed(lost)}: it cannot be said that {name} {verb} not matter. " if lost else ""
     means = [row.estimate(METRIC).mean for row in finished]
     if len(means) < 2:
-        return f"{diverged}Over {name}: {counted(len(means), 'point')} finished, nothing to compare."
+        left = "other point" if lost else "point"
+        return f"{diverged}Over {name}: {counted(len(means), left)} finished, nothing to compare."
     width = max(means) - min(means)
     found = spread([row.values[METRIC] for row in finished])
     lead = (

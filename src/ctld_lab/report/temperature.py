@@ -11,7 +11,7 @@ from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table, variant_title
 from ctld_lab.report.statistics import estimate
 from ctld_lab.report.tables import as_csv
-from ctld_lab.report.wording import counted, listed, show, show_estimate
+from ctld_lab.report.wording import counted, listed, show, show_estimate, show_setting
 
 # The paper's tempering, as `ctld.Tempering.paper` has it: g = 1 below the plateau's end, and α belongs within the edge.
 PLATEAU, EDGE = 0.4, 1.5
@@ -30,10 +30,6 @@ class Tempering:
     outside: float
     highest: float
 
-    @property
-    def place(self) -> str:
-        return f"layer {self.stage}"
-
 
 def add(study: StudyRecord, found: Content) -> None:
     """The table, and a sentence where α was outside too much; nothing if no record has them."""
@@ -44,10 +40,12 @@ def add(study: StudyRecord, found: Content) -> None:
     for variant in dict.fromkeys(each.variant for each in temperings):
         far = [each for each in temperings if each.variant == variant and each.outside > MUCH_OUTSIDE]
         if far:
-            shares = [_percent(each.outside) + (f" in {each.place}" if layered else "") for each in far]
+            shares = [
+                f"{_percent(each.outside)} of it" + (f" in layer {each.stage}" if layered else "") for each in far
+            ]
             found.summary.append(
-                f"{variant_title(variant)}, CTLD's α was beyond ±{EDGE:g} for {listed(shares)} of the exploration (more than "
-                f"{_percent(MUCH_OUTSIDE)}): there the temperature stays at its highest, and is not driven up and down."
+                f"{variant_title(variant)}, more than {_percent(MUCH_OUTSIDE)} of CTLD's exploration was beyond |α| = {EDGE:g} "
+                f"({listed(shares)}): there the temperature stays at its highest, and is not under control."
             )
     found.tables.append(_table(temperings, layered=layered))
 
@@ -84,21 +82,24 @@ def _stages(run: RunRecord) -> dict[int, dict[str, Any]]:
     stages = enumerate(run.result.get("stages") or (), start=1)
     found = {place: record for place, record in stages if isinstance(record.get("tempering"), dict)}
     if isinstance(run.result.get("tempering"), dict):
-        planned = list(run.config.get("steps") or [0])
+        steps = run.config.get("steps")
+        planned = steps if isinstance(steps, list) and steps else [0]
         ended = sum(end <= number(run.result.get("steps")) for end in accumulate(planned))
         found.setdefault(min(ended + 1, len(planned)), run.result)
     return found
 
 
 def _percent(share: float) -> str:
-    return f"{100.0 * share:.0f} %" if math.isfinite(share) else "–"
+    return f"{100.0 * share:.0f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else "–"
 
 
 def _table(temperings: Sequence[Tempering], *, layered: bool) -> Table:
     body, lines = [], []
     for each in temperings:
         where = [each.variant, *([str(each.stage)] if layered else [])]
-        shown = [show_estimate(estimate(each.temperatures)), *map(_percent, (each.cold, each.outside))]
+        fixed = len(set(each.temperatures)) == 1
+        shown = [show_setting(each.temperatures[0]) if fixed else show_estimate(estimate(each.temperatures))]
+        shown += map(_percent, (each.cold, each.outside))
         body.append([Cell(text) for text in (*where, *shown, show(each.highest, 3), str(len(each.temperatures)))])
         mean = estimate(each.temperatures).mean
         numbers = [mean, each.cold, each.outside, each.highest]
