@@ -62,7 +62,7 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     if not before:
         return now | {"attempts": 1}
     kept = before | {"attempts": int(before.get("attempts", 0)) + 1}
-    if any(now[key] != before.get(key) for key in ("versions", "commit", "dirty")):
+    if any(now.get(key) != before.get(key) for key in ("versions", "commit", "dirty")):
         kept["went_on_in"] = [*before.get("went_on_in", ()), now]
     return kept
 
