@@ -7,13 +7,14 @@ from ctld_lab.studies.study import Run, Study
 def plan(request, directory):
     base = {"kind": "train", **request.settings}
     yield [Run(f"tune-{method}", {**base, "role": "tuning", "method": method, "seed": 0}) for method in request.methods]
-    best = {method: directory.run(f"tune-{method}").result()["value"] for method in request.methods}
+    tuned = {method: directory.run(f"tune-{method}").result() for method in request.methods}
+    best = {method: result["value"] for method, result in tuned.items() if result is not None}
     yield [
         Run(
             f"{method}-{seed}",
             {**base, "steps": 10, "role": "final", "method": method, "seed": seed, "lr": best[method]},
         )
-        for method in request.methods
+        for method in best
         for seed in request.seeds
     ]
 
