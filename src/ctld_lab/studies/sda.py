@@ -40,7 +40,7 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
     base = {
         "study": "sda",
         "scale": request.scale,
-        "workload": {"name": "sda", "widths": widths, "batch_size": settings["batch_size"]},
+        "workload": {"name": "sda", "widths": widths, "batch_size": settings["batch_size"]} | settings.get("more", {}),
         "steps": [steps] * (len(widths) - 1),
         "exploration_steps": round(EXPLORATION_SHARE * steps),
         "evaluations": settings["evaluations"],
@@ -64,7 +64,7 @@ STUDY = Study(
     scales={
         "smoke": {
             "data": "digits", "seeds": 2, "trials": 2, "widths": [784, 32, 32, 64, 10], "batch_size": 64, "steps": 24,
-            "evaluations": 3, "checkpoint_seconds": 0.05,
+            "evaluations": 3, "checkpoint_seconds": 0.05, "more": {"curve_rows": 100},
         },
         "demo": {
             "data": "digits", "seeds": 3, "trials": 4, "widths": [784, 100, 100, 200, 10], "batch_size": 128, "steps": 500,

@@ -67,7 +67,7 @@ STUDY = Study(
     figure="Figure 4",
     varied="w × σ; S; T; L_s",
     tuned="nothing",
-    fixed=f"lr {LEARNING_RATE:.3g} (the paper's η = 2e-4), momentum 0.7, the network of Figure 3, gradient elements clipped "
+    fixed=f"lr {LEARNING_RATE:.3g} (the paper's η = 2e-4), momentum 0.7, the network of Figure 3 at the same scale, gradient elements clipped "
     f"at 5, T = 1 unless varied, exploration {100 * EXPLORATION_SHARE:.0f} % of the steps unless varied, no weight decay",
     methods=(),
     takes="text",
@@ -79,11 +79,11 @@ STUDY = Study(
                         "train_characters": 20_000, "held_out_characters": 2000},
         },
         "laptop": {
-            "data": "war-and-peace", "seeds": 3, "grid_seeds": 1, "steps": 400, "evaluations": 5, "checkpoint_seconds": 20.0,
+            "data": "war-and-peace", "seeds": 3, "grid_seeds": 2, "steps": 500, "evaluations": 5, "checkpoint_seconds": 20.0,
             "w": [1.0, 5.0, 20.0, 80.0], "sigma": [0.01, 0.02, 0.04, 0.08],
             "S": [0.3, 0.5, 0.7, 0.85, 0.95], "T": ["auto", 0.01, 0.1, 1.0, 10.0],
             "shares": [0.0, 0.1, EXPLORATION_SHARE, 0.6],
-            "network": {"held_out_characters": 160_000},
+            "network": {"layers": 2, "batch_size": 50, "held_out_characters": 160_000},
         },
         "paper": {
             "data": "war-and-peace", "seeds": 3, "grid_seeds": 3, "steps": PAPER_STEPS, "evaluations": 50,
