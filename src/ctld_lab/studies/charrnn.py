@@ -1,6 +1,7 @@
 """Fig. 3: a character-level LSTM on Wikipedia (enwik8); loss on training and test text, with SGD-M included.
 
-At laptop scale two of the three layers read 2.5 million characters once, in batches of 50 × 50; exploration keeps the paper's share of the steps, 2.5 %.
+At laptop scale two of the three layers read 2.5 million characters once, in batches of 50 × 50; exploration keeps the
+paper's share of the steps, 2.5 %.
 """
 
 from collections.abc import Iterator
