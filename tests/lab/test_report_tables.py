@@ -527,3 +527,13 @@ def test_compare_passes_no_verdict_on_unlike_experiments(tmp_path):
 def test_reading_takes_a_path_or_a_directory(tmp_path):
     sample.write_timing(tmp_path / "timing")
     assert final_table(tmp_path / "timing") == final_table(StudyDirectory(tmp_path / "timing"))
+
+
+def test_a_loss_ten_times_that_of_before_training_has_diverged(tmp_path):
+    run = StudyDirectory(tmp_path).run("a")
+    run.prepare({"kind": "train", "seed": 0})
+    (run.path / "metrics.jsonl").write_text('{"step": 0, "test": {"mse": 2.0}}\n')
+    write_json(tmp_path / "study.json", {"study": "sda"})
+    for end, expected in ((19.0, False), (21.0, True), (1e24, True)):
+        run.write("result.json", {"test": {"mse": end}})
+        assert [each.diverged for each in read_study(StudyDirectory(tmp_path)).runs] == [expected]

@@ -48,7 +48,8 @@ def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[Curv
 def band_words(study: StudyRecord) -> str:
     """What lines, bands and crosses mean."""
     lost = "; × ends the mean where its first seed diverged" if any(run.diverged for run in study.finals) else ""
-    return f" with 95 % intervals (of two seeds, which have wide ones, the seeds themselves as thin lines){lost}"
+    bands = " with 95 % intervals (of two seeds, which have wide ones, the seeds themselves as thin lines)"
+    return f"{bands}{lost}; what leaves a panel at the top has exploded"
 
 
 def keys(study: StudyRecord) -> list[Key]:
@@ -58,6 +59,7 @@ def keys(study: StudyRecord) -> list[Key]:
 def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric: str, ylabel: str) -> None:
     """Logarithmic in y. The axes follow the means: at three seeds a band can be wider than everything."""
     shown: list[float] = []
+    starts: list[float] = []
     last_step = 0.0
     for layer, (method, key) in enumerate(zip(study.methods, keys(study), strict=True)):
         runs = runs_to_draw(study, method, variant)
@@ -75,16 +77,19 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
                 band = np.maximum(means - half, 1e-3 * means), means + half
                 axes.fill_between(steps, *band, color=key.colour, alpha=0.15, linewidth=0)
             shown += means.tolist()
+            starts.append(float(means[0]))
             last_step = max(last_step, float(steps[-1]))
         if curves and any(run.diverged for run in runs):
             step, found = curves[-1][-1]
             axes.plot([step], [found.mean], "x", color=key.colour, markersize=6, zorder=5, clip_on=False)
     if not shown:
         return no_data(axes, "no run has been evaluated yet")
-    plain_log(axes, "y", shown)
     positive = [value for value in shown if value > 0] or [1.0]
-    low_end, high_end = math.log10(min(positive)), math.log10(max(positive))
+    # What has exploded leaves the panel: the others would be one line at its foot.
+    ceiling = 3.0 * float(np.median(starts))
+    low_end, high_end = math.log10(min(positive)), math.log10(min(max(positive), max(ceiling, 3.0 * min(positive))))
     margin = max(0.06 * (high_end - low_end), 0.01)
+    plain_log(axes, "y", [10**low_end, 10**high_end])
     axes.set_ylim(10 ** (low_end - margin), 10 ** (high_end + 2.5 * margin))
     axes.set(xlabel="iteration", ylabel=ylabel, xlim=(0, last_step or 1))
     axes.locator_params(axis="x", nbins=5)

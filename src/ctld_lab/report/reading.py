@@ -20,6 +20,9 @@ TITLES = {
 }
 
 
+EXPLOSION = 10.0
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One run; `state` is done, failed, started or waiting, and `error` says why it failed."""
@@ -60,9 +63,16 @@ class RunRecord:
     def point(self) -> dict[str, Any]:
         return dict(self.config.get("point") or {})
 
-    @property
+    @cached_property
     def diverged(self) -> bool:
-        return bool(self.result.get("diverged", False))
+        """No number any more, or a loss ten times that of before training: a mean over seeds would say nothing."""
+        before = self.metrics[0] if self.metrics else {}
+        return bool(self.result.get("diverged", False)) or any(
+            number(value) > EXPLOSION * number((before.get(split) or {}).get(metric))
+            for split in ("train", "test")
+            for metric, value in (self.result.get(split) or {}).items()
+            if metric in ("mse", "image_mse", "nats")
+        )
 
     @cached_property
     def trace(self) -> list[dict[str, Any]]:

@@ -101,9 +101,9 @@ def _row(
         for metric, value in final_values(run).items():
             values.setdefault(metric, {})[run.seed] = value
     for run in done:
-        if run.diverged:  # its result has no numbers; the seed must count all the same
+        if run.diverged:  # its numbers, if any, mean nothing; the seed must count all the same
             for by_seed in values.values():
-                by_seed.setdefault(run.seed, math.nan)
+                by_seed[run.seed] = math.nan
     return Row(
         method=label,
         title=study.title(label).replace("d = ", "d\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),

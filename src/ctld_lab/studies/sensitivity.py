@@ -68,7 +68,8 @@ STUDY = Study(
     varied="w × σ; S; T; L_s",
     tuned="nothing",
     fixed=f"lr {LEARNING_RATE:.3g} (the paper's η = 2e-4), momentum 0.7, the network of Figure 3 at the same scale, gradient "
-    f"elements clipped at 5, T = 1 unless varied, exploration {100 * EXPLORATION_SHARE:.0f} % of the steps unless varied, no weight decay",
+    f"elements clipped at 5, T = 1 unless varied, exploration {100 * EXPLORATION_SHARE:.0f} % of the "
+    "steps unless varied, no weight decay",
     methods=(),
     takes="text",
     scales={
