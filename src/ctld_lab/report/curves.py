@@ -60,6 +60,7 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
     """Logarithmic in y. The axes follow the means: at three seeds a band can be wider than everything."""
     shown: list[float] = []
     starts: list[float] = []
+    crosses: list[tuple[float, float, str]] = []
     last_step = 0.0
     for layer, (method, key) in enumerate(zip(study.methods, keys(study), strict=True)):
         runs = runs_to_draw(study, method, variant)
@@ -81,7 +82,7 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
             last_step = max(last_step, float(steps[-1]))
         if curves and any(run.diverged for run in runs):
             step, found = curves[-1][-1]
-            axes.plot([step], [found.mean], "x", color=key.colour, markersize=6, zorder=5, clip_on=False)
+            crosses.append((step, found.mean, key.colour))
     if not shown:
         return no_data(axes, "no run has been evaluated yet")
     positive = [value for value in shown if value > 0] or [1.0]
@@ -91,6 +92,9 @@ def draw_curves(axes: Axes, study: StudyRecord, variant: str, split: str, metric
     margin = max(0.06 * (high_end - low_end), 0.01)
     plain_log(axes, "y", [10**low_end, 10**high_end])
     axes.set_ylim(10 ** (low_end - margin), 10 ** (high_end + 2.5 * margin))
+    for step, value, colour in crosses:
+        place = min(value, 10 ** (high_end + margin))
+        axes.plot([step], [place], "x", color=colour, markersize=6, zorder=5, clip_on=False)
     axes.set(xlabel="iteration", ylabel=ylabel, xlim=(0, last_step or 1))
     axes.locator_params(axis="x", nbins=5)
     thousands(axes)
