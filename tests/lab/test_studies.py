@@ -42,7 +42,10 @@ def records(run):
 # ---- as a user runs them ----
 
 
-@pytest.fixture(scope="module", params=list(studies.names()))
+# One worker each, or the study would be run by every worker that has one of its tests.
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in studies.names()]
+)
 def finished(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp("smoke") / request.param
     done = ctld("run", request.param, "--scale", "smoke", "--dir", directory, "--workers", 1)
