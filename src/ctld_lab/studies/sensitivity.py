@@ -80,7 +80,7 @@ STUDY = Study(
                         "train_characters": 20_000, "held_out_characters": 2000},
         },
         "laptop": {
-            "data": "war-and-peace", "seeds": 3, "grid_seeds": 2, "steps": 500, "evaluations": 5, "checkpoint_seconds": 20.0,
+            "data": "war-and-peace", "seeds": 3, "grid_seeds": 1, "steps": 400, "evaluations": 4, "checkpoint_seconds": 20.0,
             "w": [1.0, 5.0, 20.0, 80.0], "sigma": [0.01, 0.02, 0.04, 0.08],
             "S": [0.3, 0.5, 0.7, 0.85, 0.95], "T": ["auto", 0.01, 0.1, 1.0, 10.0],
             "shares": [0.0, 0.1, EXPLORATION_SHARE, 0.6],
