@@ -72,7 +72,7 @@ STUDY = Study(
     methods=("sgd", "rmsprop", "adam", "adadelta", "ctld"),
     scales={
         "smoke": {"data": "digits", "seeds": 1, "rounds": 2, "batches": 2, "exploration_share": 0.18},
-        "laptop": {"data": "mnist", "seeds": 1, "rounds": 120, "batches": 4, "exploration_share": 0.18},
+        "laptop": {"data": "mnist", "seeds": 1, "rounds": 60, "batches": 4, "exploration_share": 0.18},
         "paper": {"data": "mnist", "seeds": 1, "rounds": 10, "batches": 469, "exploration_share": 0.18},
     },
     plan=plan,
