@@ -42,48 +42,35 @@ def records(run):
 # ---- as a user runs them ----
 
 
-# One worker each, or the study would be run by every worker that has one of its tests.
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in studies.names()]
-)
-def finished(request, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("smoke") / request.param
-    done = ctld("run", request.param, "--scale", "smoke", "--dir", directory, "--workers", 1)
+@pytest.mark.parametrize("name", list(studies.names()))
+def test_a_study_runs_from_end_to_end(name, tmp_path):
+    arguments = ("run", name, "--scale", "smoke", "--dir", tmp_path / name, "--workers", 1)
+    done = ctld(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    return request.param, directory, done.stdout
-
-
-def test_a_study_runs_from_end_to_end(finished):
-    name, directory, output = finished
-    study = StudyDirectory(directory)
+    directory, study = tmp_path / name, StudyDirectory(tmp_path / name)
     assert study.description()["study"] == name
-    runs = study.runs()
-    assert runs
-    assert {run.state() for run in runs} == {"done"}
+    assert {run.state() for run in study.runs()} == {"done"}
     assert (directory / "report.html").stat().st_size > 10_000
     assert list((directory / "figures").glob("*.png"))
     assert list((directory / "tables").glob("*.csv"))
-    assert "report.html" in output
+    assert "report.html" in done.stdout
     assert not list(directory.rglob("*.unfinished"))
     assert not list(directory.rglob("checkpoint.safetensors"))
+    if name in ("sda", "charrnn"):
+        check_tuning(study, trials=studies.get(name).scales["smoke"]["trials"])
 
-
-def test_what_is_done_is_not_done_again(finished):
-    name, directory, _ = finished
+    # What is done is not done again.
     before = {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
-    again = ctld("run", name, "--scale", "smoke", "--dir", directory, "--workers", 1, "--no-report")
+    again = ctld(*arguments, "--no-report")
     assert again.returncode == 0, again.stderr
     assert before == {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
 
 
-def test_tuning_is_equal_and_sees_no_test_data(finished):
-    name, directory, _ = finished
-    if name not in ("sda", "charrnn"):
-        pytest.skip("nothing is tuned in this study")
-    study = StudyDirectory(directory)
-    tuned = {path.stem: read_json(path) for path in (directory / "tuning").glob("*.json")}
+def check_tuning(study, *, trials):
+    """Equal for all methods, and without a look at test data."""
+    tuned = {path.stem: read_json(path) for path in (study.path / "tuning").glob("*.json")}
     assert set(tuned) == set(comparison.COMPARED)
-    assert {len(record["trials"]) for record in tuned.values()} == {studies.get(name).scales["smoke"]["trials"]}
+    assert {len(record["trials"]) for record in tuned.values()} == {trials}
     for run in study.runs():
         splits = {split for line in run.metrics() for split in ("train", "valid", "test") if split in line}
         assert splits == ({"train", "valid"} if run.config()["role"] == "tuning" else {"train", "test"})
