@@ -1,5 +1,6 @@
 """The documents: code that runs, links that lead somewhere, numbers that are those of the stored runs."""
 
+import csv
 import json
 import re
 import statistics
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from ctld import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -71,3 +74,25 @@ def test_digits_table_is_the_stored_run():
         cells = [cell([run["nll"] for run in chosen], 4), cell([run["error"] for run in chosen], 2)]
         cells.append("–" if method == "SGD-M" else cell(differences, 4))
         assert f"| {method} | {' | '.join(cells)} |" in text
+
+
+def test_the_laptop_table_is_the_stored_one():
+    """The README's, from results/laptop/tables: `ctld report` of the runs."""
+
+    def cells(study, metric):
+        with (ROOT / "results" / "laptop" / "tables" / f"{study}-final.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["metric"] == metric]
+        found = {}
+        for row in rows:
+            text = "diverged"
+            if row["diverged"] == "0":
+                text = f"{float(row['mean']):.3f} ± {(float(row['high']) - float(row['low'])) / 2:.3f}"
+                text = {"best": f"**{text}**", "": text}.get(row["mark"], f"{text} ({row['mark']})")
+            found[row["method"], row["variant"]] = text
+        return found
+
+    image, text = cells("sda", "test image_mse"), cells("charrnn", "test nats")
+    readme = (ROOT / "README.md").read_text()
+    for method in ("sgd", "rmsprop", "adam", "anneal_sgd", "santa", "ctld"):
+        values = [found[method, variant] for found in (image, text) for variant in ("tuned", "paper")]
+        assert f"| {OPTIMIZERS[method].title} | {' | '.join(values)} |" in readme

@@ -537,3 +537,16 @@ def test_a_loss_ten_times_that_of_before_training_has_diverged(tmp_path):
     for end, expected in ((19.0, False), (21.0, True), (1e24, True)):
         run.write("result.json", {"test": {"mse": end}})
         assert [each.diverged for each in read_study(StudyDirectory(tmp_path)).runs] == [expected]
+
+
+def test_what_scatters_too_much_is_no_tie():
+    good = {0: 2.1, 1: 2.2, 2: 2.15}
+    found = marks(
+        {
+            "good": good,
+            "near": {0: 2.2, 1: 2.15, 2: 2.2},
+            "wild": {0: 7.9, 1: 8.6, 2: 8.8},
+            "wilder": {0: 2, 1: 3, 2: 12},
+        }
+    )
+    assert found == {"good": "best", "near": "tie", "wild": "", "wilder": "unclear"}

@@ -120,11 +120,11 @@ def _results(path: Path) -> Table:
         cells = [f"{show_estimate(row.estimate(metric))} {_mark(row.marks.get(metric))}" for metric in metrics]
         table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), *cells, row.state)
     if any(row.marks.get(metric) in _MARKS for row in rows for metric in metrics):
-        table.caption = "* best, = no different from it as far as the seeds tell; ± 95 %"
+        table.caption = "* best, = no different from it, ? seeds differ too much to tell; ± 95 %"
     return table
 
 
-_MARKS = {"best": "*", "tie": "="}
+_MARKS = {"best": "*", "tie": "=", "unclear": "?"}
 
 
 def _mark(mark: str | None) -> str:

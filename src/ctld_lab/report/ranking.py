@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ctld_lab.report.paper import ordered_pairs
-from ctld_lab.report.statistics import BEST, TIE, UNKNOWN, paired_difference
+from ctld_lab.report.statistics import BEST, TIE, UNCLEAR, UNKNOWN, paired_difference
 from ctld_lab.report.tables import Row
 from ctld_lab.report.wording import counted, listed, show, show_estimate
 
@@ -40,6 +40,9 @@ def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brie
         sentences.append("No run is finished, so nothing can be said yet.")
     if brief:
         return " ".join(sentences)
+    unclear = [row.title for row in finished if row.marks.get(metric) == UNCLEAR]
+    if unclear:
+        sentences.append(f"Of {listed(unclear)} the seeds differ too much to tell.")
     few = [row.title for row in finished if row.marks.get(metric) == UNKNOWN]
     if few:
         sentences.append(f"Too few seeds are finished to compare {listed(few)} with the best.")

@@ -38,7 +38,8 @@ class Content:
 
 MARKS_NOTE = (
     "± is the half width of a 95 % interval over seeds (Student's t). “best” has the lowest mean; “tie” means that the 95 % "
-    "interval of the paired difference from the best, seed by seed, holds zero. No correction for several comparisons."
+    "interval of the paired difference from the best, seed by seed, holds zero, and “unclear” that it does so because it is "
+    "wider than half of the best's mean. No correction for several comparisons."
 )
 ONE_SEED_NOTE = "One seed: no intervals, and no claim of a best or of ties."
 

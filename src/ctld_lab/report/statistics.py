@@ -78,11 +78,13 @@ def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> E
     return estimate([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
 
 
-BEST, TIE, UNKNOWN = "best", "tie", "too few seeds"
+BEST, TIE, UNCLEAR, UNKNOWN = "best", "tie", "unclear", "too few seeds"
+WIDE = 0.5
+"""Of the best's mean: an interval that reaches further does not show a tie, but that the seeds differ too much to tell."""
 
 
 def marks(columns: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
-    """BEST, TIE, UNKNOWN or "" for each name, given its values by seed; lower is better.
+    """BEST, TIE, UNCLEAR, UNKNOWN or "" for each name, given its values by seed; lower is better.
 
     A tie is a method whose paired difference from the best has an interval that holds zero. Nothing is claimed where one
     seed is all there is, and a method that diverged in any seed is out of the race.
@@ -96,8 +98,12 @@ def marks(columns: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
     found[best] = BEST
     for name, values in entered.items():
         if name != best:
-            tie = paired_difference(values, entered[best]).holds_zero
-            found[name] = UNKNOWN if tie is None else TIE if tie else ""
+            difference = paired_difference(values, entered[best])
+            if difference.half_width is None:
+                found[name] = UNKNOWN
+            elif difference.holds_zero:
+                wide = difference.half_width > WIDE * abs(estimate(list(entered[best].values())).mean)
+                found[name] = UNCLEAR if wide else TIE
     return found
 
 
