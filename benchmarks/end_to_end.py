@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, it has only i
 
 from benchmarks import choices, timing
 from benchmarks.stored import Result, heading, main, table, where
+from ctld_lab.workloads.mnist_cnn import keras_cnn
 
 BUDGET = 100.0
 """Seconds for each network."""
@@ -75,21 +76,8 @@ def perceptron(batch: int = 128) -> Network:
 
 
 def convolutional(batch: int = 128) -> Network:
-    """Keras' example for MNIST, as it was in 2017: two convolutions 3 × 3, one dense layer, dropout."""
-    model = nn.Sequential(
-        nn.Conv2d(1, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(64 * 12 * 12, 128),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(128, 10),
-    )
-    return Network(model, functional.cross_entropy, torch.rand(batch, 1, 28, 28), torch.randint(10, (batch,)))
+    """Keras' example for MNIST."""
+    return Network(keras_cnn(), functional.cross_entropy, torch.rand(batch, 1, 28, 28), torch.randint(10, (batch,)))
 
 
 def recurrent(batch: int = 100, length: int = 50) -> Network:

@@ -6,7 +6,6 @@ quartiles and intervals are over rounds. A block whose threads had to wait for a
 since another program's slice of a core is longer than most blocks; if that does not help, the round does not count.
 """
 
-import contextlib
 import math
 import random
 import statistics
@@ -14,8 +13,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from ctld_lab.stopwatch import median_interval as enclosed_median
+from ctld_lab.stopwatch import nanoseconds_waited
 
 ATTEMPTS = 10
 PATIENCE = 1.0
@@ -144,21 +145,9 @@ def quartiles(values: Sequence[float], unit: float = 1.0) -> dict[str, float]:
 
 
 def median_interval(values: Sequence[float]) -> dict[str, float]:
-    """The median, and the order statistics between which the true one lies in 95 % of all cases, whatever the law.
-
-    So many values are below the true median as heads in as many throws of a coin. Fewer than six values have no such
-    interval; theirs is all of them.
-    """
-    ordered, count = sorted(values), len(values)
-    place, outcomes = -1, 0  # of the 2ⁿ, those with no more heads than the next place
-    while 40 * (outcomes := outcomes + math.comb(count, place + 1)) <= 2**count:
-        place += 1
-    place = max(place, 0)
-    return {
-        "low": rounded(ordered[place]),
-        "median": rounded(statistics.median(values)),
-        "high": rounded(ordered[count - 1 - place]),
-    }
+    """The median, and the order statistics between which the true one lies in 95 % of all cases, whatever the law."""
+    low, median, high = (rounded(value) for value in enclosed_median(values))
+    return {"low": low, "median": median, "high": high}
 
 
 def verdict(interval: dict[str, float], target: float) -> str:
@@ -171,16 +160,6 @@ def verdict(interval: dict[str, float], target: float) -> str:
 def rounded(value: float) -> float:
     """Five digits: more than the spread warrants, and a file that can be read."""
     return float(f"{value:.5g}")
-
-
-def nanoseconds_waited() -> int:
-    """How long the threads of this process have been ready to run without a core; 0 where the kernel does not say."""
-    waited = 0
-    for statistic in Path("/proc/self/task").glob("*/schedstat"):
-        # A thread may end between the listing and the reading.
-        with contextlib.suppress(OSError):
-            waited += int(statistic.read_text(encoding="ascii").split()[1])
-    return waited
 
 
 class Progress:

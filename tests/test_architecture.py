@@ -35,6 +35,7 @@ ARROWS = {
     "ctld_lab.records": set(),
     "ctld_lab.data": set(),
     "ctld_lab.streams": set(),
+    "ctld_lab.stopwatch": set(),
     "ctld_lab.control": {"ctld_lab.records"},
     "ctld_lab.resumable": {"ctld_lab.records"},
     "ctld_lab.checkpoints": {"ctld_lab.records"},
@@ -43,7 +44,7 @@ ARROWS = {
     "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
     "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"} | LOOP,
-    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable"} | LOOP,
+    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
     | LOOP,
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table

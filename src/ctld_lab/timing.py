@@ -9,12 +9,9 @@ A line of metrics.jsonl is a round, and a run that was stopped goes on with the 
 time of a step does not depend on what has been learnt.
 """
 
-import contextlib
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +20,7 @@ import ctld
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.records import RunDirectory
 from ctld_lab.resumable import reopen
+from ctld_lab.stopwatch import median_interval, nanoseconds_waited
 from ctld_lab.streams import numpy_generator, stream_seed
 from ctld_lab.workloads import load_images
 from ctld_lab.workloads.mnist_cnn import MnistCNN
@@ -158,27 +156,3 @@ def _with_both_phases(line: Mapping[str, Any], exploration_share: float) -> tupl
         seconds["ctld"] = exploration_share * exploring + (1.0 - exploration_share) * fine_tuning
         waiting["ctld"] = max(waiting[phase] for phase in PHASES)
     return seconds, waiting
-
-
-def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """The median between the order statistics that enclose the true one in 95 % of all cases, whatever the law.
-
-    So many values are below the true median as heads in as many throws of a coin. Fewer than six values have no such
-    interval; theirs is all of them.
-    """
-    ordered, count = sorted(values), len(values)
-    place, outcomes = -1, 0  # of the 2ⁿ, those with no more heads than the next place
-    while 40 * (outcomes := outcomes + math.comb(count, place + 1)) <= 2**count:
-        place += 1
-    place = max(place, 0)
-    return ordered[place], statistics.median(values), ordered[count - 1 - place]
-
-
-def nanoseconds_waited() -> int:
-    """How long the threads of this process have been ready to run without a core; 0 where the kernel does not say."""
-    waited = 0
-    for statistic in Path("/proc/self/task").glob("*/schedstat"):
-        # A thread may end between the listing and the reading.
-        with contextlib.suppress(OSError):
-            waited += int(statistic.read_text(encoding="ascii").split()[1])
-    return waited
