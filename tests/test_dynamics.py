@@ -34,6 +34,6 @@ def test_drift_into_lower_precision_rounds_once():
 def test_gradients_are_copied_when_changed():
     parameter = torch.nn.Parameter(torch.ones(3))
     parameter.grad = torch.ones(3)
-    (total,) = dynamics.total_gradients([parameter], decay=0.5, ascend=True)
+    (total,) = dynamics.total_gradients([parameter], [parameter.grad], decay=0.5, ascend=True)
     assert torch.equal(total, torch.full((3,), -0.5))
     assert torch.equal(parameter.grad, torch.ones(3))

@@ -12,6 +12,10 @@ class NonFiniteError(ValueError):
     """A loss or a gradient is NaN or infinite. Nothing was changed: catch this to skip the batch."""
 
 
+class DriftError(RuntimeError):
+    """Ranks that should be one run are not: another seed, step, temperature or α on some."""
+
+
 def real(
     name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
 ) -> float:

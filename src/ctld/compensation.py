@@ -5,6 +5,7 @@ estimated from successive differences, ½(x_t − x_{t−1})², averaged over th
 would measure the sampler's own motion, and cool it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -23,14 +24,13 @@ def initial_state(momentum: Tensor) -> dict[str, Any]:
 
 
 def compensated_deviation(
-    state: dict[str, Any], parameter: Tensor, *, lr: float, variance: float
+    state: Mapping[str, Any], gradient: Tensor, *, lr: float, variance: float
 ) -> tuple[Tensor, Tensor]:
     """sqrt(variance − lr·Var(∇)) for each element, clamped at zero, and how many were clamped.
 
     `variance` is that of the noise on u = v/√lr; there η²Σ̂ becomes lr·Var(∇ of the mean loss).
     """
-    assert parameter.grad is not None
-    gradient = parameter.grad.to(state["previous_gradient"].dtype)
+    gradient = gradient.to(state["previous_gradient"].dtype)
     if state["gradients_seen"]:
         square = (gradient - state["previous_gradient"]).square_().mul_(0.5)
         state["gradient_variance"].lerp_(square, 1.0 / min(state["gradients_seen"], MEMORY))

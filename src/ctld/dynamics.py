@@ -5,13 +5,14 @@ whatever the parameters are; a kick converts gradients to the dtype of the momen
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ctld import noise
+from ctld.sharding import Block, local
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,16 @@ class Noise:
     seed: int
     step: int
 
-    def like(self, tensor: Tensor, stream: int) -> Tensor:
-        """The numbers of a stream for the elements of a tensor, flat, in their row-major order."""
-        return noise.numbers(
-            self.kind, self.seed, self.step, stream, tensor.numel(), dtype=tensor.dtype, device=tensor.device
-        )
+    def like(self, tensor: Tensor, stream: int, block: Block) -> Tensor:
+        """The numbers of a stream for the elements of a tensor, flat, in their row-major order; `block` says which they are."""
+        dtype, device = tensor.dtype, tensor.device
+        made = [
+            noise.numbers(self.kind, self.seed, self.step, stream, count, offset=first, dtype=dtype, device=device)
+            for first, count in block.runs
+        ]
+        if len(made) == 1:
+            return made[0]
+        return torch.cat(made) if made else torch.empty(0, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +52,9 @@ def momentum_dtype(parameter: Tensor) -> torch.dtype:
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
-def total_gradients(parameters: list[Tensor], *, decay: float, ascend: bool) -> list[Tensor]:
-    """∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; `p.grad` itself is left alone."""
-    gradients = [p.grad.to(momentum_dtype(p)) for p in parameters if p.grad is not None]
+def total_gradients(parameters: list[Tensor], gradients: list[Tensor], *, decay: float, ascend: bool) -> list[Tensor]:
+    """∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
+    gradients = [g.to(momentum_dtype(p)) for p, g in zip(parameters, gradients, strict=True)]
     if ascend:
         gradients = list(torch._foreach_neg(gradients))
     return list(torch._foreach_add(gradients, parameters, alpha=decay)) if decay else gradients
@@ -83,18 +89,22 @@ def wide_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def square_norm(tensors: Iterable[Tensor], device: torch.device) -> Tensor:
-    """Σ‖x‖² as one number of `wide_dtype` that stays on `device`."""
+def square_norm(tensors: Sequence[Tensor], device: torch.device, weights: Sequence[float] | None = None) -> Tensor:
+    """Σ w‖x‖² as one number of `wide_dtype` that stays on `device`; every w is 1, if they are left out."""
     dtype = wide_dtype(device)
-    chosen = [tensor for tensor in tensors if tensor.numel()]
+    chosen = [(tensor, w) for tensor, w in zip(tensors, weights or [1.0] * len(tensors), strict=True) if tensor.numel()]
     if not chosen:
         return torch.zeros((), dtype=dtype, device=device)
     # In the tensors' own float32 the norm of 5e7 elements would be off by 1 %, hundreds of units of H.
-    norms = torch._foreach_norm(chosen, 2, wide_dtype(chosen[0].device))
-    return torch.stack([norm.to(device, dtype) for norm in norms]).square_().sum()
+    norms = torch._foreach_norm([tensor for tensor, _ in chosen], 2, wide_dtype(chosen[0][0].device))
+    squares = torch.stack([norm.to(device, dtype) for norm in norms]).square_()
+    if any(w != 1.0 for _, w in chosen):
+        squares *= squares.new_tensor([w for _, w in chosen])
+    return squares.sum()
 
 
 def rounding(parameter: Tensor) -> float:
     """Half the gap between neighbouring numbers at the parameter's typical size: smaller changes are lost."""
-    size = math.sqrt(float(square_norm([parameter.detach()], parameter.device)) / max(parameter.numel(), 1))
+    here = local(parameter).detach()
+    size = math.sqrt(float(square_norm([here], here.device)) / max(here.numel(), 1))
     return 0.5 * torch.finfo(parameter.dtype).eps * size

@@ -4,7 +4,8 @@
 
 `Movers.advance` does that, in one pass over memory where there is a kernel for the tensors (`ctld.kernels`), and by torch,
 sub-step by sub-step (`ctld.dynamics`), for the others. s is a scale for each element, if there are scales; without momenta p
-starts from zero at each step.
+starts from zero at each step. Of parameters that are spread over processes, the block that lies here takes the step
+(`ctld.sharding`).
 """
 
 import math
@@ -30,8 +31,11 @@ from ctld.dynamics import (
     total_gradients,
 )
 from ctld.kernels import cuda, native
+from ctld.sharding import Block, LocalState, block, local, sharded
 
 NONE = (0.0, 0.0, 0.0, 0.0)
+_Table = tuple[torch.dtype, float]
+"""Of which parameters a table has the rows: those of a dtype, and of a weight in the sums."""
 
 
 class Movers:
@@ -45,55 +49,71 @@ class Movers:
         The state of each: `momentum_buffer` is the momentum. Without it a step forgets the one before.
     first_stream : int
         Of the noise; the candidates have consecutive ones.
+    ranks : int
+        Over how many processes the sums will be added up: of elements that several have, each counts its share.
     """
 
-    def __init__(self, candidates: list[Tensor], state: Mapping[Tensor, dict[str, Any]], first_stream: int) -> None:
+    def __init__(
+        self, candidates: list[Tensor], state: Mapping[Tensor, dict[str, Any]], first_stream: int, *, ranks: int = 1
+    ) -> None:
+        self.owners: list[Tensor] = []
+        """The parameters themselves; they differ from `parameters`, what of them lies here, if they are sharded."""
         self.parameters: list[Tensor] = []
+        self.blocks: list[Block] = []
+        self.weights: list[float] = []
         self.streams: list[int] = []
         self.momenta: list[Tensor] | None = []
         self.scales: list[Tensor] | None = None
         self.compensation: Compensation | None = None
         self._state = state
+        self._sharded = any(sharded(candidate) for candidate in candidates)
         self._followers: list[tuple[Tensor, Tensor | None, int]] = []
         """Of each candidate: itself, its momentum, and the place of its row, or −1 if it has no gradient."""
         self._others: list[int] = []
         """Places of the tensors for which there is no kernel."""
-        self._on_gpu: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        self._on_gpu: dict[tuple[torch.device, torch.dtype, float], list[int]] = {}
         """Places of those that go by Triton."""
-        self._rows: list[tuple[torch.dtype, int]] = []
+        self._rows: list[tuple[_Table, int]] = []
         """In which table, and where in it, each of the others has its row."""
-        tables: dict[torch.dtype, list[int]] = {}
-        for stream, parameter in enumerate(candidates, first_stream):
-            gradient = parameter.grad
-            if gradient is None:
-                self._followers.append((parameter, None, -1))
+        tables: dict[_Table, list[int]] = {}
+        for stream, owner in enumerate(candidates, first_stream):
+            if owner.grad is None:
+                self._followers.append((owner, None, -1))
                 continue
+            parameter, gradient = local(owner), local(owner.grad)
             if gradient.layout != torch.strided:
                 raise ValueError(
                     f"a gradient is sparse ({gradient.layout}): noise reaches every element of a parameter; give dense "
                     "gradients (nn.Embedding(sparse=False))"
                 )
-            momentum = state[parameter].get("momentum_buffer")
+            momentum = local(state[owner].get("momentum_buffer"))
+            here = block(owner)
+            weight = here.shards / ranks if ranks > 1 else 1.0
+            self.owners.append(owner)
             self.parameters.append(parameter)
+            self.blocks.append(here)
+            self.weights.append(weight)
             self.streams.append(stream)
             if momentum is None:
                 self.momenta = None
             elif self.momenta is not None:
                 self.momenta.append(momentum)
-            if not _plain(parameter, gradient, momentum):
+            if len(here.runs) > 1 or not _plain(parameter, gradient, momentum):
                 self._others.append(len(self.parameters) - 1)
                 continue
             if _on_gpu(parameter):
-                self._on_gpu.setdefault((parameter.device, parameter.dtype), []).append(len(self.parameters) - 1)
+                alike = parameter.device, parameter.dtype, weight
+                self._on_gpu.setdefault(alike, []).append(len(self.parameters) - 1)
                 continue
-            table = tables.setdefault(parameter.dtype, [])
-            self._rows.append((parameter.dtype, len(table)))
-            self._followers.append((parameter, momentum, len(table)))
+            table = tables.setdefault((parameter.dtype, weight), [])
+            self._rows.append(((parameter.dtype, weight), len(table)))
+            self._followers.append((owner, momentum, len(table)))
             own = 0 if momentum is None else momentum.data_ptr()
-            table += [parameter.data_ptr(), gradient.data_ptr(), own, 0, 0, 0, parameter.numel(), 0, stream, 0, 0]
-        self._tables = {dtype: array("q", rows) for dtype, rows in tables.items()}
-        self.numel = sum(parameter.numel() for parameter in self.parameters)
-        """How many elements move."""
+            table += [parameter.data_ptr(), gradient.data_ptr(), own, 0, 0, 0]
+            table += [parameter.numel(), here.runs[0][0] if here.runs else 0, stream, 0, 0]
+        self._tables = {key: array("q", rows) for key, rows in tables.items()}
+        self.numel = sum(owner.numel() for owner in self.owners)
+        """How many elements move, on all ranks."""
 
     def follow(self, candidates: list[Tensor], state: Mapping[Tensor, dict[str, Any]]) -> bool:
         """Take over this step's gradients, if nothing else has changed since the last; else return False.
@@ -110,21 +130,24 @@ class Movers:
             or len(candidates) != len(self._followers)
         ):
             return False
-        ((dtype, rows),) = self._tables.items()
+        (((dtype, _), rows),) = self._tables.items()
         self._state = state  # a loaded one is a new object
-        for candidate, (parameter, momentum, row) in zip(candidates, self._followers, strict=True):
+        for candidate, (owner, momentum, row) in zip(candidates, self._followers, strict=True):
             gradient: Any = candidate.grad
             if row < 0:
-                if gradient is None and candidate is parameter:
+                if gradient is None and candidate is owner:
                     continue
                 return False
+            if gradient is None or candidate is not owner:
+                return False
+            parameter, own = owner, state[owner].get("momentum_buffer")
+            if self._sharded:
+                parameter, gradient, own = local(parameter), local(gradient), local(own)
             if (
-                gradient is None
-                or candidate is not parameter
-                or parameter.data_ptr() != rows[row]
+                parameter.data_ptr() != rows[row]
                 or parameter.numel() != rows[row + 6]
                 or not parameter.is_contiguous()
-                or (momentum is not None and state[parameter]["momentum_buffer"].data_ptr() != rows[row + 2])
+                or (momentum is not None and own.data_ptr() != rows[row + 2])  # type: ignore[union-attr]
                 or gradient.dtype is not dtype
                 or gradient.numel() != rows[row + 6]
                 or type(gradient) is not Tensor
@@ -142,40 +165,54 @@ class Movers:
         # Of the momenta's dtype and in one piece, as the kernels want them; a tensor that is so is left as it is.
         dtypes = [momentum_dtype(parameter) for parameter in self.parameters]
         self.scales = [scale.to(dtype).contiguous() for scale, dtype in zip(scales, dtypes, strict=True)]
-        for tensor, (dtype, row) in self._with_kernel(self.scales):
-            self._tables[dtype][row + 3] = tensor.data_ptr()
+        for place, key, row in self._with_kernel():
+            self._tables[key][row + 3] = self.scales[place].data_ptr()
 
     def compensate(self, compensation: Compensation) -> None:
         """Inject less noise by what the minibatches bring in, in place of a common deviation."""
         self.compensation = compensation
-        for parameter, (dtype, row) in self._with_kernel(self.parameters):
-            state, rows = self._state[parameter], self._tables[dtype]
+        states = self.states
+        for place, key, row in self._with_kernel():
+            state, rows = states[place], self._tables[key]
             buffers = [state["previous_gradient"], state["gradient_variance"]]
-            if not all(_fits(buffer, parameter) for buffer in buffers):
+            if not all(_fits(buffer, self.parameters[place]) for buffer in buffers):
                 self._others, self._rows, self._tables, self._on_gpu = list(range(len(self.parameters))), [], {}, {}
                 return
             rows[row + 4], rows[row + 5] = (buffer.data_ptr() for buffer in buffers)
             seen = state["gradients_seen"]
             rows[row + 10] = native.bits(1.0 / min(seen, MEMORY) if seen else 0.0)
 
-    def _with_kernel(self, tensors: list[Tensor]) -> Iterator[tuple[Tensor, tuple[torch.dtype, int]]]:
+    def _with_kernel(self) -> Iterator[tuple[int, "_Table", int]]:
+        """Place, table and row of each tensor that goes by the kernels of CPUs."""
         others = {*self._others, *(place for places in self._on_gpu.values() for place in places)}
-        return zip((tensor for place, tensor in enumerate(tensors) if place not in others), self._rows, strict=True)
+        places = (place for place in range(len(self.parameters)) if place not in others)
+        return ((place, key, row) for place, (key, row) in zip(places, self._rows, strict=True))
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """What of the gradients lies here."""
+        return [local(owner.grad) for owner in self.owners]
+
+    @property
+    def states(self) -> list[Any]:
+        """Of each parameter, what of its state lies here."""
+        return [LocalState(self._state[owner]) if sharded(owner) else self._state[owner] for owner in self.owners]
 
     def rest(self) -> Sums:
         """The sums of a step that is not taken; none before it, so no mid-step momentum."""
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        prior, kinetic = square_norm(self.parameters, device), square_norm(self.momenta or [], device)
+        prior = square_norm(self.parameters, device, self.weights)
+        kinetic = square_norm(self.momenta, device, self.weights) if self.momenta else torch.zeros_like(prior)
         return torch.stack((prior, kinetic, torch.zeros_like(prior), torch.zeros_like(prior)))
 
     def finite(self) -> Tensor | bool:
         """Whether no gradient has an element that is NaN or inf; left on the device if it was found there."""
         library: Any = native.stepper()
-        for dtype, rows in self._tables.items():
+        for (dtype, _), rows in self._tables.items():
             if not library.all_finite(dtype, rows):
                 return False
         places = [*self._others, *(place for places in self._on_gpu.values() for place in places)]
-        gradients: list[Any] = [self.parameters[place].grad for place in places if self.parameters[place].numel()]
+        gradients = [local(self.owners[place].grad) for place in places if self.parameters[place].numel()]
         if not gradients:
             return True
         norms = torch._foreach_norm(gradients, math.inf)  # the one norm that cannot overflow
@@ -214,13 +251,15 @@ class Movers:
         factors = [retain, impulse, deviation, stride, decay, -1.0 if ascend else 1.0, 0.0, 0.0]
         if self.compensation is not None:
             factors[6:] = self.compensation.variance, self.compensation.lr
-        for dtype, rows in self._tables.items():
+        for (dtype, weight), rows in self._tables.items():
             library: Any = native.stepper()
             named = (None, 0, 0) if source is None else (source.kind, source.seed, source.step)
             made = library.step(dtype, rows, factors, *named, measure, check)
             if made is None:
                 return None
             increment_version(self.parameters)  # as torch's own writes do: autograd must know
+            if weight != 1.0:
+                made = tuple(weight * total for total in made)
             sums = made if len(self._tables) == 1 else _added(sums, made)
         for places in self._on_gpu.values():
             rest = self._advance_on_gpu(places, source, factors, measure, refused)
@@ -238,8 +277,8 @@ class Movers:
             )
             sums = rest if sums is NONE else rest + _on(rest, sums)
         if self.compensation is not None:
-            for parameter in self.parameters:
-                self._state[parameter]["gradients_seen"] += 1
+            for owner in self.owners:
+                self._state[owner]["gradients_seen"] += 1
         return sums
 
     def _advance_on_gpu(
@@ -249,19 +288,22 @@ class Movers:
         retain, impulse, deviation, stride, decay, sign, variance, share = factors
         alike: dict[int, list[int]] = {}
         for place in places:
-            seen = self._state[self.parameters[place]]["gradients_seen"] if self.compensation is not None else 0
+            seen = self._state[self.owners[place]]["gradients_seen"] if self.compensation is not None else 0
             alike.setdefault(seen, []).append(place)
         totals = []
+        states = self.states
         for seen, chosen in alike.items():
             parameters = [self.parameters[place] for place in chosen]
             buffers: Any = [None, None]
             if self.compensation is not None:
                 names = "previous_gradient", "gradient_variance"
-                buffers = [[self._state[parameter][name] for parameter in parameters] for name in names]
+                buffers = [[states[place][name] for place in chosen] for name in names]
             made = cuda.advance(
                 parameters,
+                [local(self.owners[place].grad) for place in chosen],
                 None if self.momenta is None else [self.momenta[place] for place in chosen],
                 [self.streams[place] for place in chosen],
+                [self.blocks[place].runs[0][0] if self.blocks[place].runs else 0 for place in chosen],
                 *((None, 0, 0) if source is None else (source.kind, source.seed, source.step)),
                 retain=retain,
                 impulse=impulse,
@@ -280,7 +322,9 @@ class Movers:
             )
             increment_version(parameters)
             totals.append(made)
-        return totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
+        total = totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
+        weight = self.weights[places[0]]
+        return total if weight == 1.0 else total * weight
 
     @torch.no_grad()
     def _advance_others(
@@ -297,13 +341,15 @@ class Movers:
     ) -> Tensor:
         """By torch, operation by operation."""
         parameters = [self.parameters[place] for place in self._others]
+        gradients = [local(self.owners[place].grad) for place in self._others]
+        weights = [self.weights[place] for place in self._others]
         device = parameters[0].device
-        totals = total_gradients(parameters, decay=decay, ascend=ascend)
+        totals = total_gradients(parameters, gradients, decay=decay, ascend=ascend)
         if self.momenta is None:
             momenta = [torch.zeros_like(total) for total in totals]
         else:
             momenta = [self.momenta[place] for place in self._others]
-        prior = square_norm(parameters if measure and decay else [], device)
+        prior = square_norm(parameters, device, weights) if measure and decay else square_norm([], device)
         before = [p.clone() for p in momenta] if measure else []
         scales = None if self.scales is None else [self.scales[place] for place in self._others]
         if scales is not None:
@@ -316,20 +362,18 @@ class Movers:
                 spread = scales[number].sqrt().mul_(deviation)
             if self.compensation is not None:
                 spread, count = compensated_deviation(
-                    self._state[parameters[number]],
-                    parameters[number],
-                    lr=self.compensation.lr,
-                    variance=self.compensation.variance,
+                    self.states[place], gradients[number], lr=self.compensation.lr, variance=self.compensation.variance
                 )
-                clamped += count.to(device)
+                clamped += count.to(device) * weights[number]
             assert source is not None
-            thermostat(momenta[number], source.like(momenta[number], self.streams[place]), deviation=spread)
+            noise = source.like(momenta[number], self.streams[place], self.blocks[place])
+            thermostat(momenta[number], noise, deviation=spread)
         drift(parameters, momenta, step=stride)
         if not measure:
             return torch.stack((prior, prior, prior, clamped))
-        kinetic = square_norm(momenta, device)
+        kinetic = square_norm(momenta, device, weights)
         torch._foreach_add_(before, momenta)
-        return torch.stack((prior, kinetic, square_norm(before, device), clamped))
+        return torch.stack((prior, kinetic, square_norm(before, device, weights), clamped))
 
 
 def _on(like: Tensor, sums: Any) -> Tensor:

@@ -119,6 +119,11 @@ def test_three_points_of_every_half():
     assert torch.equal(out.cpu(), expected)
 
 
+def advance(parameters, momenta, streams, *name, offsets=None, **options):
+    gradients = [parameter.grad for parameter in parameters]
+    return cuda.advance(parameters, gradients, momenta, streams, offsets or [0] * len(parameters), *name, **options)
+
+
 STILL = {"retain": 0.0, "impulse": 0.0, "deviation": 1.0, "stride": 1.0, "decay": 0.0, "ascend": False}
 
 
@@ -129,7 +134,7 @@ def test_noise_alone(kind, dtype):
     parameters = [torch.zeros(size, dtype=dtype, device=DEVICE) for size in SIZES]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    cuda.advance(parameters, None, STREAMS, kind, SEED, STEP, **STILL)
+    advance(parameters, None, STREAMS, kind, SEED, STEP, **STILL)
     for parameter, stream in zip(parameters, STREAMS, strict=True):
         expected = philox_numbers(kind, SEED, STEP, stream, parameter.numel()).to(dtype)
         if dtype is torch.bfloat16 and not rounds_once():
@@ -235,7 +240,7 @@ def run(lists, changes, streams=STREAMS, seed=SEED, step=STEP):
         expected.append(tensors)
         sums += torch.tensor(added, dtype=torch.float64)
     momenta = options.pop("momenta")
-    made = cuda.advance(lists.parameters, momenta, streams, kind, seed, step, **options)
+    made = advance(lists.parameters, momenta, streams, kind, seed, step, **options)
     return expected, sums, made
 
 
@@ -305,10 +310,38 @@ def test_another_name_gives_another_step(wrong):
         assert_same(lists.parameters[-1], expected[-1][0])
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "three_point"])
+@pytest.mark.parametrize("cut", [32, 77, cuda.CHUNK, cuda.CHUNK + 33])
+def test_shards_are_the_whole(kind, cut):
+    """Also those that begin amid the 32 elements whose noise is made together, and whose first chunk is then not whole."""
+    size = 2 * cuda.CHUNK + 45
+    options = PLAIN | {"measure": True}
+
+    def fresh():
+        generator = torch.Generator().manual_seed(3)
+        made = [torch.randn(size, generator=generator).to(DEVICE) for _ in range(3)]
+        made[0].grad = made[1]
+        return made[0], made[2]
+
+    whole, momentum = fresh()
+    sums = advance([whole], [momentum], [4], kind, SEED, STEP, **options)
+    other, other_momentum = fresh()
+    parts, momenta = [other[:cut], other[cut:]], [other_momentum[:cut], other_momentum[cut:]]
+    for part, gradient in zip(parts, (other.grad[:cut], other.grad[cut:]), strict=True):
+        part.grad = gradient
+    added = sum(
+        advance([part], [own], [4], kind, SEED, STEP, offsets=[offset], **options)
+        for part, own, offset in zip(parts, momenta, (0, cut), strict=True)
+    )
+    assert torch.equal(other, whole)
+    assert torch.equal(other_momentum, momentum)
+    torch.testing.assert_close(added, sums, rtol=1e-6, atol=0)  # sums in float32 of eight numbers, other eights
+
+
 def test_no_elements():
     empty = torch.empty(0, device=DEVICE)
     empty.grad = torch.empty(0, device=DEVICE)
-    assert cuda.advance([empty], None, [2], "gaussian", SEED, STEP, **STILL, measure=True).tolist() == [0.0] * 4
+    assert advance([empty], None, [2], "gaussian", SEED, STEP, **STILL, measure=True).tolist() == [0.0] * 4
 
 
 def test_not_a_number_stays_one():
@@ -316,7 +349,7 @@ def test_not_a_number_stays_one():
     parameter = torch.ones(3, dtype=torch.bfloat16, device=DEVICE)
     parameter.grad = torch.tensor([0.0, 0.0, torch.inf], dtype=torch.bfloat16, device=DEVICE)
     momentum = on_device([0, 0x7FFFFFFF, 0], torch.int32).view(torch.float32)
-    cuda.advance([parameter], [momentum], [2], None, 0, 0, **STILL | {"retain": 1.0, "impulse": 1.0})
+    advance([parameter], [momentum], [2], None, 0, 0, **STILL | {"retain": 1.0, "impulse": 1.0})
     assert str(parameter.tolist()) == "[1.0, nan, inf]"
 
 
@@ -328,7 +361,7 @@ def test_the_kernel_is_told_of_alignment(monkeypatch, shift):
 
     seen, lists = [], random_lists(torch.float32, shift)
     monkeypatch.setattr(cuda, "_kernel", Recorder)
-    cuda.advance(lists.parameters, lists.momenta, STREAMS, None, 0, 0, **STILL)
+    advance(lists.parameters, lists.momenta, STREAMS, None, 0, 0, **STILL)
     assert seen == [shift == 0]
 
 
@@ -373,7 +406,7 @@ for dtype, kind, options, shift in [(torch.float32, None, False, 0), (torch.floa
             parameter.grad = torch.zeros_like(parameter)
         lists = [[torch.zeros(size, dtype=real) for size in sizes] for _ in range(4)]
         names = ["scales", "previous_gradients", "gradient_variances"]
-        cuda.advance(parameters, lists[0], list(range(len(sizes))), kind, seed, step, retain=1.0, impulse=step / 7,
+        cuda.advance(parameters, [x.grad for x in parameters], lists[0], list(range(len(sizes))), [0] * len(sizes), kind, seed, step, retain=1.0, impulse=step / 7,
                      deviation=0.0, stride=1.0, decay=step / 3, ascend=step == 1, measure=options,
                      refused=torch.tensor(False) if options else None, **(dict(zip(names, lists[1:])) if options else {}))
     assert len(set(map(id, compiled))) == 1, "compiled anew for another step"
@@ -395,10 +428,10 @@ def test_compiles_once_for_a_gpu(tmp_path):
 def test_the_host_does_not_wait():
     lists = random_lists(torch.float32)
     options = PLAIN | {"measure": True}
-    cuda.advance(lists.parameters, lists.momenta, STREAMS, "gaussian", SEED, 0, **options)
+    advance(lists.parameters, lists.momenta, STREAMS, "gaussian", SEED, 0, **options)
     torch.cuda.set_sync_debug_mode("error")
     try:
         for step in range(1, 20):
-            cuda.advance(lists.parameters, lists.momenta, STREAMS, "gaussian", SEED, step, **options)
+            advance(lists.parameters, lists.momenta, STREAMS, "gaussian", SEED, step, **options)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -98,10 +98,9 @@ def _side_by_side(a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor) -> tl.
 
 @_device
 def _words(seed: tl.tensor, step: tl.tensor, stream: tl.tensor, first_block: tl.tensor, lane: tl.tensor) -> tl.tensor:
-    """Block `first_block` + `lane` of a stream: four words for each lane. The sum must not carry beyond 32 bits."""
-    low = first_block.to(tl.uint32) + lane.to(tl.uint32)
-    high = (first_block >> 32).to(tl.uint32)
-    return tl.philox(seed, low, high, step.to(tl.uint32), stream.to(tl.uint32))
+    """Block `first_block` + `lane` of a stream: four words for each lane."""
+    block = first_block + lane
+    return tl.philox(seed, block.to(tl.uint32), (block >> 32).to(tl.uint32), step.to(tl.uint32), stream.to(tl.uint32))
 
 
 @_device
@@ -178,6 +177,7 @@ def _move(
     table: tl.tensor,
     row: tl.tensor,
     first: tl.tensor,
+    ahead: tl.tensor,
     count: tl.tensor,
     here: tl.tensor,
     there: tl.tensor,
@@ -205,7 +205,7 @@ def _move(
     lane = tl.arange(0, CHUNK // 8)
     for half in tl.static_range(2):
         places = (lane // 4 * 32 + lane % 4 * 4)[:, None] + (tl.arange(0, 4) + 16 * half)[None, :]
-        inside = places < count
+        inside = (places >= ahead) & (places < count)
         theta = _read(parameter + places, inside, WHOLE).to(REAL)
         raw = _read(gradient + places, inside, WHOLE).to(REAL)
         move = tl.fma(decay, theta, raw * sign)
@@ -265,23 +265,26 @@ def _step(
 ) -> None:
     """A chunk. Lane l holds elements 32⌊l/4⌋ + 4(l mod 4) to +3 and those 16 further on: what a call of Philox gives it.
 
-    The table: seed, step, the bits of nine factors in float64; then for each tensor six addresses, its size and its stream.
+    The table: seed, step, the bits of nine factors in float64; then for each tensor six addresses, its size, its stream,
+    where it begins in the stream, and how many elements at its beginning are not its own.
     """
     program = tl.program_id(0)
-    row = table + 11 + 8 * tl.load(chunks + 2 * program)
+    row = table + 11 + 10 * tl.load(chunks + 2 * program)
     first = tl.load(chunks + 2 * program + 1).to(tl.int64) * CHUNK
     count = tl.minimum(tl.load(row + 6) - first, CHUNK).to(tl.int32)
+    ahead = tl.maximum(tl.load(row + 9) - first, 0).to(tl.int32)
     if REFUSABLE:
         count = tl.where(tl.load(refused) != 0, 0, count)
     here, there = 0.0, 0.0
     if NOISE != 0:
-        here, there = _noise(tl.load(table), tl.load(table + 1), tl.load(row + 7), first, NOISE, CHUNK)
+        element = tl.load(row + 8) + first
+        here, there = _noise(tl.load(table), tl.load(table + 1), tl.load(row + 7), element, NOISE, CHUNK)
     sums = partials + 4 * program
-    if count == CHUNK:
-        _move(table, row, first, count, here, there, sums, STORED, REAL, NOISE, MOMENTA, SCALES, COMPENSATION,
+    if (count == CHUNK) & (ahead == 0):
+        _move(table, row, first, ahead, count, here, there, sums, STORED, REAL, NOISE, MOMENTA, SCALES, COMPENSATION,
               MEASURE, ALIGNED, CHUNK, True)  # fmt: skip
     else:
-        _move(table, row, first, count, here, there, sums, STORED, REAL, NOISE, MOMENTA, SCALES, COMPENSATION,
+        _move(table, row, first, ahead, count, here, there, sums, STORED, REAL, NOISE, MOMENTA, SCALES, COMPENSATION,
               MEASURE, ALIGNED, CHUNK, False)  # fmt: skip
 
 
@@ -308,8 +311,10 @@ def available() -> bool:
 
 def advance(
     parameters: Sequence[Tensor],
+    gradients: Sequence[Tensor],
     momenta: Sequence[Tensor] | None,
     streams: Sequence[int],
+    offsets: Sequence[int],
     kind: str | None,
     seed: int,
     step: int,
@@ -333,12 +338,12 @@ def advance(
 
     Parameters
     ----------
-    parameters : list of tensors
-        All of one dtype of `TYPES`, on one device, contiguous, with gradients likewise.
+    parameters, gradients : lists of tensors
+        All of one dtype of `TYPES`, on one device, contiguous.
     momenta, scales, previous_gradients, gradient_variances : lists of tensors, optional
         Contiguous; in float64 for parameters in float64, else in float32. The last two, for noise compensation, go together.
-    streams : list of int
-        Of the noise, one for each parameter.
+    streams, offsets : lists of int
+        Of the noise, for each parameter: its stream, and the element of it with which the tensor begins.
     kind : "gaussian", "three_point" or None
         None is a step without noise; `seed` and `step` do not matter then.
     retain, impulse, deviation, stride, decay : float
@@ -362,12 +367,22 @@ def advance(
     factors = (retain, impulse, deviation, stride, decay, -1.0 if ascend else 1.0, variance, gradient_share, memory)
     table = [seed, step] if kind is not None else [0, 0]
     table += struct.unpack("9q", struct.pack("9d", *factors))
-    gradients = [parameter.grad for parameter in parameters]
     columns = (parameters, gradients, momenta, scales, previous_gradients, gradient_variances)
-    addresses = [[0] * len(parameters) if column is None else [x.data_ptr() for x in column] for column in columns]  # type: ignore[union-attr]
-    numels = tuple(parameter.numel() for parameter in parameters)
-    for row in zip(*addresses, numels, streams, strict=True):
-        table += row
+    # The noise of 32 elements is made together. Where a shard begins amid such a group, rows begin with the group, at
+    # addresses that lie before the tensors, and the kernel leaves out the `ahead` elements there.
+    aheads = [offset % 32 for offset in offsets]
+    addresses = [
+        [0] * len(parameters)
+        if column is None
+        else [x.data_ptr() - ahead * x.element_size() for x, ahead in zip(column, aheads, strict=True)]
+        for column in columns
+    ]
+    numels = tuple(
+        parameter.numel() + ahead if parameter.numel() else 0
+        for parameter, ahead in zip(parameters, aheads, strict=True)
+    )
+    for *row, offset, ahead in zip(*addresses, numels, streams, offsets, aheads, strict=True):
+        table += [*row, offset - ahead, ahead]
     chunks = _chunks(numels, device, _queue(device))
     if not len(chunks):
         return torch.zeros(4, dtype=torch.float64, device=device)

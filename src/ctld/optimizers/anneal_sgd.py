@@ -28,8 +28,8 @@ class AnnealSGD(GroupwiseSampler):
         Of the variance of the noise on each gradient element.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
-    seed : int, optional
-        Of the noise.
+    seed, process_group
+        As in `CTLD`.
     """
 
     def __init__(
@@ -44,10 +44,11 @@ class AnnealSGD(GroupwiseSampler):
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.noise_variance = annealed_variance(noise_scale, exponent)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, noise=noise, seed=seed)
+        super().__init__(params, defaults, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], movers: Movers) -> None:

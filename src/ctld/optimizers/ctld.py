@@ -24,8 +24,9 @@ from ctld.checks import NonFiniteError, integer, real
 from ctld.compensation import LossVariance, initial_state
 from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
+from ctld.optimizers import drift
 from ctld.optimizers.record import StepRecord
-from ctld.optimizers.sampler import Loss, Sampler, distributed
+from ctld.optimizers.sampler import Loss, Sampler
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.tempering import TemperatureControl, Tempering, checked_control
@@ -194,6 +195,7 @@ class CTLD(Sampler):
         result = self._evaluate(closure, loss)
         observed, self._observed = self._observed, []
         self._check_groups()
+        self._check_drift()
         if not self.exploring:
             for group, movers in zip(self.param_groups, self._movers(), strict=True):
                 self._fine_tune(group, movers)
@@ -201,7 +203,7 @@ class CTLD(Sampler):
         elif observed:
             everything = self._movers()
             # A step that one call does can look at the gradients itself, which saves another call.
-            check = self.check_gradients and len(everything) == 1 and everything[0].checkable and not distributed()
+            check = self.check_gradients and len(everything) == 1 and everything[0].checkable and self._ranks() == 1
             check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
             verdict = self._verdict(observed, everything if self.check_gradients and not check else [])
             self._explore(verdict, everything, check)
@@ -221,6 +223,7 @@ class CTLD(Sampler):
         if isinstance(verdict, Tensor):
             if all(movers.refusable for movers in everything) and not self.noise_compensation:
                 refused = ~(verdict[0] * (self.num_data / self._temperature)).isfinite() | (verdict[1] > 0)
+                refused |= drift.apart(*verdict[2:])
             else:
                 verdict = verdict.tolist()
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
@@ -240,11 +243,12 @@ class CTLD(Sampler):
             if float(group["lr"]) > 0:
                 resting = False
                 dimensions += movers.numel
+        sums_here = self._over_shards([sums for _, sums in readings])
         if isinstance(verdict, Tensor):
-            verdict, *rows = _on_host([verdict, *(sums for _, sums in readings)])
+            verdict, *rows = _on_host([verdict, *sums_here])
             mean_loss = self._accepted_loss(verdict)
         else:
-            rows = _on_host([sums for _, sums in readings])
+            rows = _on_host(sums_here)
         if resting:
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
@@ -254,7 +258,7 @@ class CTLD(Sampler):
             kinetic += 0.5 * after
             midpoint += 0.25 * twice_midpoint
             clamped += fewer
-        self._clamped += int(clamped)
+        self._clamped += round(clamped)
         self._compensated += dimensions if self.noise_compensation else 0
         potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
         hamiltonian = (potential + self.num_data * kinetic) / self._temperature
@@ -348,6 +352,15 @@ class CTLD(Sampler):
     def _leading_group(self) -> dict[str, Any]:
         return next((group for group in self.param_groups if group["explore"]), self.param_groups[0])
 
+    def _facts(self) -> dict[str, int | float]:
+        tempering, last = self.tempering, self.last
+        alpha = {name: getattr(tempering, name, None) for name in ("alpha", "alpha_momentum")}
+        known = {name: float(value) for name, value in alpha.items() if value is not None}
+        # H has all parameters and momenta in it: it differs at once where theirs do.
+        hamiltonian = math.nan if last is None or last.hamiltonian is None else last.hamiltonian
+        facts = {"temperature": self._temperature, "temperature_ratio": float(tempering.temperature_ratio)}
+        return super()._facts() | facts | known | {"hamiltonian": hamiltonian}
+
     # ---- construction ----
 
     def _chosen_tempering(self, tempering: TemperatureControl | None) -> TemperatureControl:
@@ -372,6 +385,7 @@ class CTLD(Sampler):
             num_data=self.num_data,
             exploration_steps=self.exploration_steps,
             mean_temperature_ratio=float(ratio),
+            square_norm=self._square_norm,
         )
         dtype = dynamics.wide_dtype(self._device())
         self._temperature = float(self._of_rank_zero(torch.tensor(temperature, dtype=dtype, device=self._device())))
@@ -395,8 +409,7 @@ class CTLD(Sampler):
         buffer = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
         if group["langevin"]:
             # r ~ N(0, T), hence v/√lr ~ N(0, T/N).
-            deviation = math.sqrt(self._temperature / self.num_data)
-            dynamics.thermostat(buffer, self._initial_noise(index, buffer), deviation=deviation)
+            self._heat(buffer, index, deviation=math.sqrt(self._temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": buffer}
         if self.noise_compensation and self.exploration_steps:
             self.state[parameter] |= initial_state(buffer)

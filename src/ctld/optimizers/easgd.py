@@ -18,7 +18,8 @@ from torch import Tensor
 from ctld import dynamics
 from ctld.checks import integer, real
 from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler, distributed
+from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.sharding import distributed, sharded
 
 
 class EASGD(GroupwiseSampler):
@@ -103,6 +104,11 @@ class EASGD(GroupwiseSampler):
         dynamics.drift(parameters, gradients, step=-lr)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        if sharded(parameter):
+            raise ValueError(
+                "a parameter is sharded over ranks: elastic averaging ties whole copies together; give every worker its own "
+                "model, without fully_shard"
+            )
         # Contiguous, since a broadcast sends memory as it lies, and ranks may have other layouts.
         layout = torch.contiguous_format
         center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True, memory_format=layout)

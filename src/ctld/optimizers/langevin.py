@@ -33,8 +33,8 @@ class Langevin(GroupwiseSampler):
         T of the sampled exp(−U/T).
     noise : "gaussian" or "three_point"
         As in `CTLD`.
-    seed : int, optional
-        Of the noise.
+    seed, process_group
+        As in `CTLD`.
     """
 
     def __init__(
@@ -49,10 +49,11 @@ class Langevin(GroupwiseSampler):
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], movers: Movers) -> None:
@@ -71,5 +72,5 @@ class Langevin(GroupwiseSampler):
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
-        dynamics.thermostat(u, self._initial_noise(index, u), deviation=math.sqrt(self.temperature / self.num_data))
+        self._heat(u, index, deviation=math.sqrt(self.temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": u}

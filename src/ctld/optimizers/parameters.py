@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ctld.sharding import local
+
 
 def check_parameters(groups: list[dict[str, Any]]) -> None:
     """Refuse integer and complex parameters, and parameters that share memory."""
@@ -20,7 +22,7 @@ def check_parameters(groups: list[dict[str, Any]]) -> None:
             )
     # Two views of one memory would each get noise, and the sum would have neither's temperature.
     by_storage: dict[int, list[Tensor]] = {}
-    for parameter in dict.fromkeys(parameters):
+    for parameter in map(local, dict.fromkeys(parameters)):
         if parameter.numel() and parameter.layout == torch.strided:
             by_storage.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
     for address, views in by_storage.items():

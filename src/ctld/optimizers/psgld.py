@@ -45,7 +45,7 @@ class PSGLD(SGLD):
         super().__init__(params, lr, _defaults=defaults, **options)
 
     def _precondition(self, group: dict[str, Any], movers: Movers) -> None:
-        squares = [self.state[parameter]["square_average"] for parameter in movers.parameters]
+        squares = [state["square_average"] for state in movers.states]
         if group["adapt"]:
             gradients = self._gradients(group, movers)
             torch._foreach_mul_(squares, group["smoothing"])

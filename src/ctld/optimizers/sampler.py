@@ -14,8 +14,10 @@ from ctld import dynamics
 from ctld.checks import NonFiniteError, integer, real
 from ctld.movers import Movers
 from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
+from ctld.optimizers import drift
 from ctld.optimizers.parameters import check_parameters
 from ctld.optimizers.state import Resumable, quick_hooks
+from ctld.sharding import block, distributed, local, sharded
 
 Loss = Tensor | float
 
@@ -26,6 +28,10 @@ class Sampler(Resumable):
     A subclass sets its own attributes, calls `super().__init__`, and says in `_global_state` and `_load_global_state`
     what of it changes. Keyword arguments are those of `CTLD`.
     """
+
+    _sharded = False
+    _calls = 0
+    """Of `step`, since the optimizer was built or a state loaded."""
 
     def __init__(
         self,
@@ -58,6 +64,7 @@ class Sampler(Resumable):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; may be done at any time. A group that is refused leaves the optimizer as it was."""
         super().add_param_group(param_group)
+        self._sharded = self._sharded or any(map(sharded, self.param_groups[-1]["params"]))
         try:
             self._check_group(self.param_groups[-1])
             if self._ready:
@@ -104,26 +111,53 @@ class Sampler(Resumable):
             candidates = group["params"]
             movers = self._known_movers.get(stream)
             if movers is None or not movers.follow(candidates, self.state):
-                movers = self._known_movers[stream] = Movers(candidates, self.state, stream)
+                ranks = self._ranks() if self._sharded else 1
+                movers = self._known_movers[stream] = Movers(candidates, self.state, stream, ranks=ranks)
             everything.append(movers)
             stream += len(candidates)
         return everything
 
     def _gradients(self, group: dict[str, Any], movers: Movers) -> list[Tensor]:
         """∇(±mean loss + prior) of the parameters that move."""
-        return dynamics.total_gradients(movers.parameters, decay=float(group["weight_decay"]), ascend=group["maximize"])
+        return dynamics.total_gradients(
+            movers.parameters, movers.gradients, decay=float(group["weight_decay"]), ascend=group["maximize"]
+        )
 
     def _source(self) -> dynamics.Noise:
         """This step's noise."""
         return dynamics.Noise(self.noise, self.seed, self._step_count)
 
-    def _initial_noise(self, index: int, like: Tensor) -> Tensor:
-        """The normal numbers from which a momentum starts, flat."""
-        return dynamics.Noise("gaussian", self.seed, index).like(like, INITIAL_MOMENTA)
+    def _heat(self, momentum: Tensor, index: int, *, deviation: float) -> None:
+        """Draw the momentum that a parameter starts with; `index` is the parameter's."""
+        here, source = local(momentum), dynamics.Noise("gaussian", self.seed, index)
+        dynamics.thermostat(here, source.like(here, INITIAL_MOMENTA, block(momentum)), deviation=deviation)
 
     def _device(self) -> torch.device:
         parameter: Tensor = next(chain.from_iterable(group["params"] for group in self.param_groups))
         return parameter.device
+
+    # ---- parameters that are spread over ranks ----
+
+    def _ranks(self) -> int:
+        """How many processes are this run."""
+        return torch.distributed.get_world_size(self._process_group) if distributed() else 1
+
+    def _over_shards(self, sums: list[Any]) -> list[Any]:
+        """Sums over all elements, from rows of sums over those that lie here; one reduction for all of them."""
+        if not self._sharded or not sums:
+            return sums
+        device = self._device()
+        dtype = dynamics.wide_dtype(device)
+        rows = torch.stack([torch.as_tensor(row, dtype=dtype).to(device) for row in sums])
+        return list(self._summed_over_ranks(rows))
+
+    def _square_norm(self, parameters: list[Tensor]) -> float:
+        """Σθ² over all elements."""
+        here = [local(parameter).detach() for parameter in parameters]
+        if not self._sharded:
+            return float(dynamics.square_norm(here, here[0].device))
+        weights = [block(parameter).shards / self._ranks() for parameter in parameters]
+        return float(self._summed_over_ranks(dynamics.square_norm(here, here[0].device, weights)))
 
     # ---- the loss ----
 
@@ -165,24 +199,30 @@ class Sampler(Resumable):
         return loss if returned is None else returned
 
     def _verdict(self, observed: list[Loss], movers: list[Movers]) -> Sequence[float] | Tensor:
-        """Sums over the ranks of the loss, of those that see a gradient that is not finite, and of one; maybe on the device.
+        """Sums over the ranks of the loss, of those that see a gradient that is not finite, of one, and of marks (`drift`).
 
-        Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike.
+        Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike. They may be on
+        the device.
         """
         found = [group.finite() for group in movers]
-        if not distributed() and not any(isinstance(value, Tensor) for value in (*observed, *found)):
-            return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0
+        together = self._ranks() > 1
+        if not together and not any(isinstance(value, Tensor) for value in (*observed, *found)):
+            return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0
         device = self._device()
         dtype = dynamics.wide_dtype(device)
         terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
         odd = [torch.as_tensor(finite).to(device).logical_not() for finite in found]
         loss = torch.stack(terms).sum()
         refused = torch.stack(odd).any().to(dtype) if odd else torch.zeros_like(loss)
-        return self._summed_over_ranks(torch.stack((loss, refused, torch.ones_like(loss))))
+        mark = drift.mark(self._facts()) if together else 0.0
+        rest = torch.tensor((1.0, mark, mark * mark), dtype=dtype, device=device)
+        return self._summed_over_ranks(torch.cat((torch.stack((loss, refused)), rest)))
 
     def _mean_loss(self, verdict: Sequence[float]) -> float:
         """The mean loss, or the reason why the step is refused."""
-        total, odd_ranks, ranks = verdict
+        total, odd_ranks, ranks, marks, squares = verdict
+        if drift.apart(ranks, marks, squares):
+            drift.report(self._facts(), self._device(), self._process_group)
         if not math.isfinite(total):
             raise NonFiniteError(
                 f"the loss is {total / ranks}; the step was refused and nothing has changed. Skip the batch, or lower "
@@ -194,22 +234,38 @@ class Sampler(Resumable):
 
     def _refuse_non_finite_gradients(self) -> NoReturn:
         """Say where they are."""
-        found = [(index, parameter) for index, _, parameter in self._enumerate() if not _finite(parameter.grad)]
+        found = [(index, parameter) for index, _, parameter in self._enumerate() if not _finite(local(parameter.grad))]
         where = "another rank's gradients have"
         if found:
             index, parameter = found[0]
             names = list(chain.from_iterable(group.get("param_names", ()) for group in self.param_groups))
-            bad = int((~parameter.grad.isfinite()).sum())  # type: ignore[union-attr]
-            where = (
-                f"the gradient of {names[index] if names else f'parameter {index}'} has {bad} of {parameter.numel()}"
-            )
+            gradient = local(parameter.grad)
+            bad = int((~gradient.isfinite()).sum())
+            where = f"the gradient of {names[index] if names else f'parameter {index}'} has {bad} of {gradient.numel()}"
         raise NonFiniteError(
             f"{where} elements that are NaN or inf; the step was refused and nothing has changed. Skip the batch, or "
             "lower lr, if it happens again"
         )
 
+    def _facts(self) -> dict[str, int | float]:
+        """What has to be equal on all ranks."""
+        return {"seed": self.seed, "step": self._step_count}
+
+    def _check_drift(self, *, every: int = 0) -> None:
+        """Look whether the ranks are one run: at the first step, the first after a state was loaded, and `every` so many.
+
+        Calls are counted, not steps: ranks whose steps have come apart must still meet here.
+        """
+        calls, self._calls = self._calls, self._calls + 1
+        if (calls % every if every else calls) or self._ranks() == 1:
+            return
+        mark, device = drift.mark(self._facts()), self._device()
+        numbers = torch.tensor((1.0, mark, mark * mark), dtype=dynamics.wide_dtype(device), device=device)
+        if drift.apart(*self._summed_over_ranks(numbers).tolist()):
+            drift.report(self._facts(), device, self._process_group)
+
     def _summed_over_ranks(self, numbers: Tensor) -> Tensor:
-        if distributed():
+        if self._ranks() > 1:
             torch.distributed.all_reduce(numbers, group=self._process_group)
         return numbers
 
@@ -220,6 +276,7 @@ class Sampler(Resumable):
 
     def _forget(self) -> None:
         self._observed = []
+        self._calls = 0
 
     # ---- seed ----
 
@@ -265,6 +322,7 @@ class GroupwiseSampler(Sampler):
     def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
         result = self._evaluate(closure, loss)
         self._check_groups()
+        self._check_drift(every=drift.PERIOD)
         everything = self._movers()
         self._before_step()
         for group, movers in zip(self.param_groups, everything, strict=True):
@@ -279,10 +337,6 @@ class GroupwiseSampler(Sampler):
 
     def _before_step(self) -> None:
         """What is done once per step, before the groups; nothing, in most."""
-
-
-def distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def _wide(loss: Loss) -> torch.dtype:

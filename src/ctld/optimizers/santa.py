@@ -51,7 +51,7 @@ class Santa(GroupwiseSampler):
     smoothing, epsilon, adapt
         σ and λ of the preconditioner; `adapt=False`, in a group, holds V.
     noise_variance : "sde" or "print"
-    weight_decay, maximize, noise, seed
+    weight_decay, maximize, noise, seed, process_group
         As in `CTLD`.
     """
 
@@ -73,6 +73,7 @@ class Santa(GroupwiseSampler):
         maximize: bool = False,
         noise: str = "gaussian",
         seed: int | None = None,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         if integrator not in ("sss", "euler"):
             raise ValueError(f'integrator = {integrator!r} is unknown; give "sss" or "euler"')
@@ -84,7 +85,7 @@ class Santa(GroupwiseSampler):
         self.friction = real("friction", friction, at_least=0)
         defaults = {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         defaults |= {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     @property
@@ -101,16 +102,14 @@ class Santa(GroupwiseSampler):
         )  # η/β: what u² should be
         source = self._source()
         step = self._symmetric_step if self.integrator == "sss" else self._euler_step
-        for parameter, stream, gradient in zip(
-            movers.parameters, movers.streams, self._gradients(group, movers), strict=True
-        ):
-            state = self.state[parameter]
+        rows = (movers.parameters, movers.states, movers.streams, movers.blocks, self._gradients(group, movers))
+        for parameter, state, stream, block, gradient in zip(*rows, strict=True):
             scale, noise_scale = self._scales(group, state, gradient)
             impulse = gradient.mul(scale).mul_(-lr)
             if self.exploring:
                 power = 0.5 if self.noise_variance == "sde" else 0.0
                 variance = noise_scale.mul_(2.0 * heat * (lr / self.num_data) ** power)
-                dynamics.thermostat(impulse, source.like(impulse, stream), deviation=variance.sqrt_())
+                dynamics.thermostat(impulse, source.like(impulse, stream, block), deviation=variance.sqrt_())
             step(state["momentum_buffer"], state["thermostat"], impulse, heat)
             parameter.addcmul_(scale.to(parameter.dtype), state["momentum_buffer"].to(parameter.dtype))
 
@@ -127,7 +126,7 @@ class Santa(GroupwiseSampler):
         if self.exploring:
             xi.add_(u.square(), alpha=0.5).sub_(0.5 * heat)
 
-    def _scales(self, group: dict[str, Any], state: dict[str, Any], gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def _scales(self, group: dict[str, Any], state: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """g of this step and of the one before; at the first step, which has none before, twice the same."""
         square = state["square_average"]
         before = None if state["steps"] == 0 else _scale(square, group["epsilon"])
@@ -145,7 +144,7 @@ class Santa(GroupwiseSampler):
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
         root = math.sqrt(float(group["lr"]) / self.num_data)
-        dynamics.thermostat(u, self._initial_noise(index, u), deviation=root)
+        self._heat(u, index, deviation=root)
         self.state[parameter] = {
             "momentum_buffer": u,
             "thermostat": torch.full_like(u, root * self.friction),

@@ -35,8 +35,8 @@ class SGHMC(GroupwiseSampler):
         b̂, at most (1 − momentum)·T.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
-    seed : int, optional
-        Of the noise.
+    seed, process_group
+        As in `CTLD`.
     """
 
     def __init__(
@@ -52,11 +52,12 @@ class SGHMC(GroupwiseSampler):
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         self.noise_estimate = real("noise_estimate", noise_estimate, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], movers: Movers) -> None:
@@ -92,5 +93,5 @@ class SGHMC(GroupwiseSampler):
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
-        dynamics.thermostat(velocity, self._initial_noise(index, velocity), deviation=deviation)
+        self._heat(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

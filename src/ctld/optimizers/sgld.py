@@ -10,6 +10,7 @@ In SGD's units lr = ε N/2. On a Gaussian of curvature k (of the mean loss) the 
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ctld import schedules
@@ -34,8 +35,8 @@ class SGLD(GroupwiseSampler):
         Factor on lr at each step; `ctld.schedules.welling_teh(offset, exponent)` is the paper's. Left out: constant.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
-    seed : int, optional
-        Of the noise.
+    seed, process_group
+        As in `CTLD`.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class SGLD(GroupwiseSampler):
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
         _defaults: dict[str, Any] | None = None,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         self.schedule = constant() if schedule is None else schedules.schedule("schedule", schedule)
         defaults = (_defaults or {}) | {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], movers: Movers) -> None:

@@ -35,8 +35,8 @@ class SGNHT(GroupwiseSampler):
         T of the sampled exp(−U/T).
     noise : "gaussian" or "three_point"
         As in `CTLD`.
-    seed : int, optional
-        Of the noise.
+    seed, process_group
+        As in `CTLD`.
     """
 
     _hidden = frozenset({"thermostat"})
@@ -53,10 +53,11 @@ class SGNHT(GroupwiseSampler):
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
+        process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed)
+        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
     def _update(self, group: dict[str, Any], movers: Movers) -> None:
@@ -74,10 +75,10 @@ class SGNHT(GroupwiseSampler):
             ascend=group["maximize"],
             measure=True,
         )
-        dimensions = sum(parameter.numel() for parameter in movers.parameters)
-        if dimensions:
+        (total,) = self._over_shards([sums])
+        if movers.numel:
             # A new tensor each time: a state dict that was taken before keeps its own.
-            group["thermostat"] = group["thermostat"] + sums[1] / dimensions - eta * self.temperature
+            group["thermostat"] = group["thermostat"] + total[1] / movers.numel - eta * self.temperature
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])
@@ -86,5 +87,5 @@ class SGNHT(GroupwiseSampler):
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
-        dynamics.thermostat(velocity, self._initial_noise(index, velocity), deviation=deviation)
+        self._heat(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

@@ -24,6 +24,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hoo
 from ctld.dynamics import momentum_dtype
 from ctld.movers import Movers
 from ctld.noise import GENERATOR
+from ctld.sharding import sharded
 
 _log = logging.getLogger("ctld")
 
@@ -194,6 +195,11 @@ class Resumable(Optimizer, ABC):
                 if isinstance(value, Tensor) != isinstance(expected[name], Tensor):
                     raise ValueError(
                         f"{name} of parameter {index} is a {type(value).__name__} in the state; it was not saved so"
+                    )
+                if sharded(value) != sharded(expected[name]):
+                    raise ValueError(
+                        f"{name} of parameter {index} is {'' if sharded(value) else 'not '}sharded in the state, unlike here; "
+                        "load it with torch.distributed.checkpoint's set_state_dict (full_state_dict=True for whole tensors)"
                     )
                 if isinstance(value, Tensor) and value.shape != expected[name].shape:
                     raise ValueError(

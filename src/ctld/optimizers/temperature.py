@@ -12,21 +12,29 @@ the posterior itself. At 5,000 digits, T = 1 without a prior ends in chance-leve
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ctld.checks import warn_user
-from ctld.dynamics import rounding, square_norm
+from ctld.dynamics import rounding
 
 _log = logging.getLogger("ctld")
 
 
 def automatic_temperature(
-    groups: list[dict[str, Any]], *, num_data: float, exploration_steps: int, mean_temperature_ratio: float
+    groups: list[dict[str, Any]],
+    *,
+    num_data: float,
+    exploration_steps: int,
+    mean_temperature_ratio: float,
+    square_norm: Callable[[list[Tensor]], float],
 ) -> float:
     """T for these parameter groups, those with `explore=False` left out; the smallest that a group asks for.
+
+    `square_norm` gives Σθ², over all ranks if parameters are spread over them.
 
     NaN, not chosen yet, while no group explores; 0 if none ever will.
     """
@@ -35,7 +43,7 @@ def automatic_temperature(
     groups = [group for group in groups if group["explore"] and group["params"]]
     if not groups:
         return math.nan
-    size = _mean_square([p for group in groups for p in group["params"]])
+    size = _mean_square([p for group in groups for p in group["params"]], square_norm)
     temperatures = []
     for group in groups:
         diffusion = (
@@ -55,11 +63,11 @@ def automatic_temperature(
     return temperature
 
 
-def _mean_square(parameters: list[Tensor]) -> float:
+def _mean_square(parameters: list[Tensor], square_norm: Callable[[list[Tensor]], float]) -> float:
     """Of the parameters with two or more dimensions, the weights; of all, if there are none or they are zero."""
     for chosen in ([p for p in parameters if p.dim() >= 2], parameters):
         numel = sum(p.numel() for p in chosen)
-        total = float(square_norm([p.detach() for p in chosen], chosen[0].device)) if numel else 0.0
+        total = square_norm(chosen) if numel else 0.0
         if total:
             return total / numel
     raise ValueError(

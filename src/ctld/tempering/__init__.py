@@ -3,6 +3,7 @@
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.scaling import TemperatureScaling
 from ctld.tempering.tempering import Bias, Scaling, TemperatureControl, Tempering, Well, checked_control
+from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "ConfiningWell",
     "Metadynamics",
     "Scaling",
+    "SharedMetadynamics",
     "TemperatureControl",
     "TemperatureScaling",
     "Tempering",

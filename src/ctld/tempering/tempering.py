@@ -5,9 +5,12 @@ import math
 import statistics
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from torch.distributed import ProcessGroup
+
 from ctld.checks import integer, real, warn_user
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.scaling import TemperatureScaling
+from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
 
 _LARGEST_FIRST_MOVE = 0.3  # of α by the first step's force; the paper's own experiments move it by 0.29 and 0.14
@@ -139,20 +142,26 @@ class Tempering:
         width: float = 0.04,
         num_bins: int = 300,
         height_factor: float = 20.0,
+        walkers: ProcessGroup | None = None,
     ) -> "Tempering":
         """The paper's formulas (its supplement, "Hyperparameter Settings"), all from the step size η.
 
         C = δ′/η², w = 20/(η² L_s K), γ_α = 1/η; `height_factor` is the 20, which Fig. 4 of the paper calls w.
-        `mass=1` is the print.
+        `mass=1` is the print. With `walkers`, a process group, replicas share one bias (`SharedMetadynamics`).
         """
         step_size = real("step_size", step_size, above=0)
         exploration_steps = integer("exploration_steps", exploration_steps, at_least=1)
         num_bins = integer("num_bins", num_bins, at_least=1)
         height = real("height_factor", height_factor, at_least=0) / (step_size**2 * exploration_steps * num_bins)
+        bias = (
+            Metadynamics(height, width, num_bins, edge)
+            if walkers is None
+            else SharedMetadynamics(height, width, num_bins, edge, walkers=walkers)
+        )
         return cls(
             scaling=TemperatureScaling(plateau, edge, depth),
             well=ConfiningWell(edge, edge / step_size**2),
-            bias=Metadynamics(height, width, num_bins, edge),
+            bias=bias,
             step_size=step_size,
             friction=1.0 / step_size,
             mass=mass,
@@ -162,6 +171,9 @@ class Tempering:
         """Fill in what was left out; an optimizer calls this once, when it takes the tempering."""
         if self._taken:
             raise ValueError("this tempering serves an optimizer already; build one Tempering for each optimizer")
+        meet = getattr(self.bias, "meet", None)
+        if meet is not None:
+            meet(normal)
         self._taken = True
         self.step_size = step_size if self.step_size is None else self.step_size
         self.friction = 1.0 / self.step_size if self.friction is None else self.friction

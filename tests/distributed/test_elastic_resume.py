@@ -1,0 +1,134 @@
+"""Saved by torch.distributed.checkpoint in one world, resumed in another: the trajectory goes on as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+import parallel_runs as jobs
+from worlds import in_world
+
+pytestmark = [
+    pytest.mark.xdist_group("elastic"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+# In the midst of exploration, and in fine-tuning.
+INTERRUPTIONS = (17, 40)
+METHODS = ("ctld", "santa", "sgnht", "psgld")
+# Each world, and those whose checkpoints it resumes.
+PLAN = [
+    (2, ["ddp", "fsdp"], []),
+    (4, ["fsdp", "hsdp"], ["ddp 2", "fsdp 2"]),
+    (1, ["alone", "fsdp"], ["ddp 2", "fsdp 2", "fsdp 4", "hsdp 4"]),
+    (2, [], ["fsdp 2", "fsdp 4", "hsdp 4", "alone 1", "fsdp 1"]),
+]
+
+
+def options(method):
+    return {"noise_compensation": True} if method == "ctld" else {}
+
+
+def save(rank, size, kind, folder):
+    for method in METHODS:
+        model = jobs.wrapped(kind, size)
+        optimizer = jobs.optimizer_for(model, method, **options(method))
+        done = 0
+        for interruption in INTERRUPTIONS:
+            jobs.train(model, optimizer, range(done, interruption), rank, size)
+            done = interruption
+            weights, state = get_state_dict(model, optimizer)
+            dcp.save(
+                {"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/{kind} {size} {method} {interruption}"
+            )
+
+
+def resume(rank, size, kind, source, folder):
+    """By method and interruption; from other weights, other momenta and another seed, all of which the state replaces."""
+    found = {}
+    for method in METHODS:
+        for interruption in INTERRUPTIONS:
+            model = jobs.wrapped(kind, size)
+            optimizer = jobs.optimizer_for(model, method, seed=99, **options(method))
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(1.0)
+            weights, state = get_state_dict(model, optimizer)
+            loaded = {"model": weights, "optimizer": state}
+            dcp.load(loaded, checkpoint_id=f"{folder}/{source} {method} {interruption}")
+            set_state_dict(model, optimizer, model_state_dict=loaded["model"], optim_state_dict=loaded["optimizer"])
+            jobs.train(model, optimizer, range(interruption, jobs.STEPS), rank, size)
+            found[f"{method} {interruption}"] = jobs.outcome(model, optimizer)
+    return found
+
+
+def world(rank, size, kinds, sources, folder):
+    found = {}
+    for source in sources:
+        for kind in ("fsdp", "ddp" if size > 1 else "alone"):
+            found[f"{source} -> {kind} {size}"] = resume(rank, size, kind, source, folder)
+    dist.barrier()
+    for kind in kinds:
+        save(rank, size, kind, folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return [in_world(world, size, kinds, sources, str(folder)) for size, kinds, sources in PLAN]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    return {method: jobs.run("alone", method=method, **options(method)) for method in METHODS}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_trajectory_goes_on(resumed, uninterrupted, method):
+    compared = set()
+    for ranks in resumed:
+        for found in ranks:
+            for way, runs in found.items():
+                for interruption in INTERRUPTIONS:
+                    outcome = runs[f"{method} {interruption}"]
+                    assert jobs.distance(outcome, uninterrupted[method]) < 1e-6, (way, interruption)
+                    if method == "ctld":
+                        assert outcome["alpha"] == pytest.approx(uninterrupted[method]["alpha"], abs=1e-6)
+                        assert outcome["step"] == jobs.STEPS
+                    compared.add(way)
+    assert compared >= {"fsdp 2 -> alone 1", "alone 1 -> fsdp 2", "fsdp 2 -> fsdp 4", "hsdp 4 -> ddp 2"}
+
+
+def test_on_as_many_ranks_it_goes_on_to_the_same_bits(resumed):
+    """Sharded twice alike: not one bit differs from the run that was not interrupted."""
+    reference = in_world(straight_on, 2)
+    for rank, found in enumerate(resumed[-1]):
+        for method in METHODS:
+            for interruption in INTERRUPTIONS:
+                outcome = found["fsdp 2 -> fsdp 2"][f"{method} {interruption}"]
+                assert torch.equal(outcome["parameters"], reference[rank][method]["parameters"])
+
+
+def straight_on(rank, size):
+    return {method: jobs.run("fsdp", rank, size, method=method, **options(method)) for method in METHODS}
+
+
+def test_a_plain_state_of_a_sharded_parameter_is_refused(tmp_path):
+    (message,) = in_world(load_plain, 1, str(tmp_path))
+    assert "momentum_buffer of parameter 0 is not sharded in the state, unlike here" in message
+    assert "set_state_dict" in message
+
+
+def load_plain(rank, size, folder):
+    whole = jobs.optimizer_for(jobs.wrapped("alone", size))
+    optimizer = jobs.optimizer_for(jobs.wrapped("fsdp", size))
+    torch.save(whole.state_dict(), Path(folder, "plain.pt"))
+    try:
+        optimizer.load_state_dict(torch.load(Path(folder, "plain.pt"), weights_only=True))
+    except ValueError as error:
+        return str(error)
+    return "accepted"

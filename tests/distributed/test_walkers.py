@@ -1,0 +1,127 @@
+"""Walkers that share a bias fill it p times as fast, on the double well of spec section 6."""
+
+import math
+import statistics
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import ctld
+import parallel_runs as jobs
+from worlds import in_world
+
+pytestmark = [pytest.mark.xdist_group("walkers"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+STEP_SIZE, LEVEL, LIMIT = 0.02, 20, 30_000
+ALONE, TOGETHER = 24, 6  # replicates
+
+
+def filled_after(seed, walkers=None, process_group=None):
+    """Steps until every place of the bias is as high as 20 hills, and the bias; double well 8(θ² − 1)², T = 1."""
+    theta = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    tempering = ctld.Tempering.paper(STEP_SIZE, 20_000, mass=1, walkers=walkers)
+    optimizer = ctld.CTLD(
+        [theta], STEP_SIZE**2, 0.98, num_data=1, exploration_steps=LIMIT, temperature=1.0, tempering=tempering, seed=seed,
+        process_group=process_group,
+    )  # fmt: skip
+    for step in range(1, LIMIT):
+        x = float(theta.detach())
+        theta.grad = torch.tensor([32.0 * x * (x * x - 1.0)], dtype=torch.float64)
+        optimizer.step(loss=8.0 * (x * x - 1.0) ** 2)
+        if tempering.bias.values.min() >= LEVEL * tempering.bias.height:
+            return step, torch.from_numpy(tempering.bias.values), tempering.alpha
+    raise AssertionError("the bias was not filled")
+
+
+def together(rank, size):
+    """Replicates, and what is said to walkers of one seed."""
+    own = [dist.new_group([each]) for each in range(size)][rank]
+    shared = [filled_after(1000 * r + rank, dist.group.WORLD, own) for r in range(TOGETHER)]
+    try:
+        filled_after(7, dist.group.WORLD, own)
+        refusal = ""
+    except ValueError as error:
+        refusal = str(error)
+    return {"shared": shared, "refusal": refusal}
+
+
+def teams(rank, size):
+    """Two walkers of two ranks each."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("walker", "data"))
+    walker, member = mesh.get_local_rank("walker"), mesh.get_local_rank("data")
+    own = mesh["data"].get_group()
+    model = torch.nn.parallel.DistributedDataParallel(jobs.network(), process_group=own)
+    tempering = ctld.Tempering.paper(math.sqrt(0.05 / jobs.ROWS), jobs.EXPLORATION, walkers=mesh["walker"].get_group())
+    optimizer = ctld.CTLD(
+        model.parameters(), 0.05, num_data=jobs.ROWS, weight_decay=1e-2, exploration_steps=jobs.EXPLORATION,
+        tempering=tempering, seed=10 + walker, process_group=own,
+    )  # fmt: skip
+    for step in range(jobs.STEPS):
+        jobs.train(model, optimizer, [100 * walker + step], member, 2)
+    return jobs.outcome(model, optimizer) | {"walker": walker}
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Times of single walkers, each with a bias of its own."""
+    return [filled_after(50_000 + seed)[0] for seed in range(ALONE)]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def walkers(request):
+    return request.param, in_world(together, request.param)
+
+
+def log_ratio(times, reference):
+    """ln of the ratio of two mean times, and its standard error (delta method; replicates are independent)."""
+    parts = [(statistics.fmean(x), statistics.stdev(x) / math.sqrt(len(x))) for x in (times, reference)]
+    return math.log(parts[0][0] / parts[1][0]), math.hypot(*(error / mean for mean, error in parts))
+
+
+def test_p_walkers_fill_the_bias_in_a_pth_of_the_steps(walkers, alone):
+    size, ranks = walkers
+    ratio, error = log_ratio([steps for steps, _, _ in ranks[0]["shared"]], alone)
+    assert error < 0.25, "too few replicates to tell 1/p from anything"
+    assert abs(ratio + math.log(size)) < 3 * error
+
+
+def test_walkers_that_do_not_share_gain_nothing(alone):
+    """The twin: each with a bias of its own."""
+    ratio, error = log_ratio([filled_after(90_000 + seed)[0] for seed in range(2 * TOGETHER)], alone)
+    assert abs(ratio + math.log(2)) > 3 * error
+    assert abs(ratio) < 3 * error
+
+
+def test_one_bias_many_alphas(walkers):
+    _, ranks = walkers
+    for found in ranks:
+        for (steps, bias, _), (first_steps, first_bias, _) in zip(found["shared"], ranks[0]["shared"], strict=True):
+            assert steps == first_steps
+            assert torch.equal(bias, first_bias)
+    alphas = [found["shared"][0][2] for found in ranks]
+    assert len(set(alphas)) == len(alphas)
+
+
+def test_walkers_with_one_seed_are_refused(walkers):
+    size, ranks = walkers
+    names = ", ".join(map(str, range(size)))
+    assert all(f"walkers {names} have the same seed" in found["refusal"] for found in ranks)
+
+
+def test_walkers_of_two_ranks():
+    found = in_world(teams, 4)
+    assert [each["walker"] for each in found] == [0, 0, 1, 1]
+    for one, other in ((0, 1), (2, 3)):  # of one walker
+        assert found[one]["alpha"] == found[other]["alpha"]
+        assert torch.equal(found[one]["parameters"], found[other]["parameters"])
+    assert found[0]["alpha"] != found[2]["alpha"]
+    assert jobs.distance(found[0], found[2]) > 1e-3
+    for each in found:
+        assert torch.equal(each["bias"], found[0]["bias"])
+
+
+def test_walkers_need_a_process_group():
+    with pytest.raises(ValueError, match="init_process_group"):
+        ctld.SharedMetadynamics(1.0)

@@ -1,0 +1,132 @@
+"""A small training in float64, alone, under DDP or under FSDP2, whose batches are the same on any number of ranks."""
+
+import math
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard
+
+import ctld
+
+ROWS, STEPS, EXPLORATION = 24, 50, 30
+LR = {"santa": 2e-4, "psgld": 1e-3}
+
+
+def network():
+    """Widths that four ranks cannot share evenly; the last layer has fewer rows than they are."""
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def batch(step, rank=0, size=1):
+    """This rank's rows of the batch of a step."""
+    generator = torch.Generator().manual_seed(step)
+    rows = torch.randn(ROWS, 10, generator=generator, dtype=torch.float64)
+    mine = rows[rank * ROWS // size : (rank + 1) * ROWS // size]
+    return mine[:, :7], mine[:, 7:]
+
+
+def wrapped(kind, size):
+    """The network as it is trained: alone, "ddp", "fsdp", "columns" (Shard(1)) or "hsdp"."""
+    model = network()
+    if kind == "ddp":
+        return nn.parallel.DistributedDataParallel(model)
+    if kind != "alone":
+        options = {}
+        if kind == "columns":
+            options["shard_placement_fn"] = lambda parameter: Shard(1) if parameter.shape[1:] == (6,) else None
+        if kind == "hsdp":
+            options["mesh"] = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+        fully_shard(model[0], **options)
+        fully_shard(model, **options)
+    return model
+
+
+def optimizer_for(model, method="ctld", **options):
+    """With one group of parameters that explores and, for CTLD, one that does not."""
+    needs = ctld.OPTIMIZERS[method].needs
+    known = {"num_data": ROWS, "exploration_steps": EXPLORATION, "num_steps": STEPS, "num_cycles": 2}
+    options = (
+        {name: value for name, value in known.items() if name in needs} | {"weight_decay": 1e-2, "seed": 3} | options
+    )
+    parameters = list(model.parameters())
+    groups = [{"params": parameters[:3]}, {"params": parameters[3:]} | ({"explore": False} if method == "ctld" else {})]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return ctld.create(method, groups, lr=LR.get(method, 0.05), **options)
+
+
+def loss_of(model, step, rank, size):
+    inputs, targets = batch(step, rank, size)
+    return (model(inputs) - targets).square().mean()
+
+
+def train(model, optimizer, steps, rank=0, size=1):
+    for step in steps:
+        optimizer.zero_grad()
+        loss = loss_of(model, step, rank, size)
+        loss.backward()
+        optimizer.step(loss=loss)
+
+
+def whole(tensor):
+    """Of a sharded tensor, all of it."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def outcome(model, optimizer):
+    """What two runs are compared by."""
+    found = {"parameters": torch.cat([whole(p.detach()).reshape(-1) for p in model.parameters()])}
+    if isinstance(optimizer, ctld.CTLD):
+        first = optimizer.state_dict()["param_groups"][0]
+        found |= {"alpha": first["ctld_tempering_alpha"], "bias": first["ctld_tempering_bias_values"]}
+        found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}
+    return found
+
+
+def run(kind, rank=0, size=1, *, method="ctld", steps=STEPS, **options):
+    model = wrapped(kind, size)
+    optimizer = optimizer_for(model, method, **options)
+    train(model, optimizer, range(steps), rank, size)
+    return outcome(model, optimizer)
+
+
+def distance(one, other):
+    """Relative, of the parameters."""
+    a, b = one["parameters"], other["parameters"]
+    assert math.isfinite(float(a.norm()))
+    return float((a - b).abs().max() / b.abs().max())
+
+
+def count_collectives(step):
+    """How many collectives of torch.distributed `step()` makes."""
+    names = (
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "broadcast",
+        "reduce_scatter_tensor",
+        "barrier",
+        "reduce",
+    )
+    before, calls = {name: getattr(dist, name) for name in names}, []
+
+    def counted(name):
+        def call(*arguments, **options):
+            calls.append(name)
+            return before[name](*arguments, **options)
+
+        return call
+
+    for name in names:
+        setattr(dist, name, counted(name))
+    try:
+        step()
+    finally:
+        for name in names:
+            setattr(dist, name, before[name])
+    return calls
