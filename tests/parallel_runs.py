@@ -9,6 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ctld
 
@@ -31,10 +32,14 @@ def batch(step, rank=0, size=1):
 
 
 def wrapped(kind, size):
-    """The network as it is trained: alone, "ddp", "fsdp", "columns" (Shard(1)) or "hsdp"."""
+    """The network as it is trained: alone, "ddp", "fsdp", "columns" (Shard(1)), "hsdp", or "tensor" (parallel, and FSDP2)."""
     model = network()
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
+    if kind == "tensor":
+        mesh = init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        return fully_shard(model, mesh=mesh["data"])
     if kind != "alone":
         options = {}
         if kind == "columns":
@@ -91,6 +96,8 @@ def outcome(model, optimizer):
 def run(kind, rank=0, size=1, *, method="ctld", steps=STEPS, **options):
     model = wrapped(kind, size)
     optimizer = optimizer_for(model, method, **options)
+    if kind == "tensor":  # two ranks see the same rows
+        rank, size = rank // 2, size // 2
     train(model, optimizer, range(steps), rank, size)
     return outcome(model, optimizer)
 

@@ -11,7 +11,11 @@ from worlds import in_world
 pytestmark = [pytest.mark.xdist_group("same answer"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 SIZES = (1, 2, 4)
-KINDS = {1: ("ddp", "fsdp"), 2: ("ddp", "fsdp", "columns"), 4: ("ddp", "fsdp", "hsdp")}  # torch has no uneven columns
+KINDS = {
+    1: ("ddp", "fsdp"),
+    2: ("ddp", "fsdp", "columns"),
+    4: ("ddp", "fsdp", "hsdp", "tensor"),
+}  # torch has no uneven columns
 SHORT = 12  # steps of the other methods
 METHODS = [name for name, method in ctld.OPTIMIZERS.items() if method.noisy]
 # Of the order in which gradients are summed; after 50 steps it has grown by a few powers of ten at most.
@@ -94,7 +98,7 @@ def agree(worlds, name, alone):
     assert seen
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "columns", "hsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "columns", "hsdp", "tensor"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_ctld(worlds, kind, variant):
     alone = jobs.run("alone", **VARIANTS[variant])
@@ -105,7 +109,7 @@ def test_ctld(worlds, kind, variant):
     agree(worlds, f"{kind} {variant}", alone)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp", "columns", "hsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "columns", "hsdp", "tensor"])
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method(worlds, kind, method):
     agree(worlds, f"{kind} {method}", jobs.run("alone", method=method, steps=SHORT))

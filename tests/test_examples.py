@@ -1,0 +1,55 @@
+"""The examples do what their first lines say."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "distributed.py"
+
+
+def torchrun(size, *options):
+    """What rank 0 printed: accuracy and α."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(size),
+        str(EXAMPLE),
+    ]
+    done = subprocess.run([*command, *map(str, options)], capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"(\d) processes, step (\d+): accuracy ([\d.]+), alpha (-?[\d.]+)", done.stdout)
+    assert found, done.stdout
+    assert int(found[1]) == size
+    return int(found[2]), float(found[3]), float(found[4])
+
+
+@pytest.mark.xdist_group("examples")
+def test_distributed(tmp_path):
+    """Two processes with whole parameters; two with shards that are stopped, and four that take them up: one run."""
+    step, accuracy, alpha = torchrun(2, "--checkpoint", tmp_path / "whole")
+    assert step == 400
+    assert accuracy > 0.9
+    assert torchrun(2, "--sharded", "--stop-after", 150, "--checkpoint", tmp_path / "shards")[0] == 150
+    step, resumed_accuracy, resumed_alpha = torchrun(4, "--sharded", "--resume", "--checkpoint", tmp_path / "shards")
+    assert step == 400
+    # In float32 the order of sums shows in the seventh digit; the printed α has six.
+    assert resumed_alpha == pytest.approx(alpha, abs=1e-4)
+    assert resumed_accuracy == pytest.approx(accuracy, abs=2e-3)
+
+
+def test_the_document_shows_the_example():
+    """What docs/distributed.md quotes of the example is in it, line by line."""
+    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    quoted = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert quoted
+    source = [line.strip() for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
+    for line in quoted[1].splitlines():
+        if line.strip() and line.strip() != "...":
+            assert line.strip() in source, line
