@@ -688,6 +688,7 @@ BAD = {
     "noise_scale": [-0.01, math.nan],
     "noise_estimate": [-0.1, math.nan, 0.3],  # 0.3 > (1 − momentum)·T = 0.2
     "exploration_steps": [-1, 2.5, math.nan],
+    "cycle_steps": [0, 12, 2.5],
     "friction": [-1.0, math.nan],
     "integrator": ["verlet", None],
     "noise_variance": ["big", 1.0],

@@ -50,6 +50,10 @@ class CTLD(Sampler):
         N, the number of data that the posterior is conditioned on.
     exploration_steps : int
         L_s. 0 gives SGD with momentum.
+    cycle_steps : int, optional
+        Exploration and fine-tuning repeat, every so many steps: each cycle begins with `exploration_steps` of exploration.
+        α returns to 0 at its start; bias and momenta are kept. Left out: once, as in the paper. `ctld.CycleLR` lowers lr to
+        match.
     temperature : float or "auto"
         T of the posterior. 1 is the paper; "auto" is the largest T up to 1 whose noise does not swamp the initial
         parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
@@ -80,6 +84,7 @@ class CTLD(Sampler):
         *,
         num_data: float,
         exploration_steps: int,
+        cycle_steps: int | None = None,
         weight_decay: float = 0.0,
         temperature: float | Literal["auto"] = "auto",
         tempering: TemperatureControl | None = None,
@@ -91,6 +96,12 @@ class CTLD(Sampler):
         process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
         self.exploration_steps = integer("exploration_steps", exploration_steps, at_least=0)
+        self.cycle_steps = None if cycle_steps is None else integer("cycle_steps", cycle_steps, at_least=1)
+        if self.cycle_steps is not None and self.cycle_steps <= self.exploration_steps:
+            raise ValueError(
+                f"cycle_steps = {self.cycle_steps} leaves no fine-tuning after exploration_steps = {self.exploration_steps}: "
+                "give more"
+            )
         if isinstance(temperature, str) and temperature != "auto":
             raise ValueError(f'temperature = {temperature!r} is unknown; give "auto" or a number >= 0')
         self.noise_compensation = bool(noise_compensation)
@@ -140,10 +151,15 @@ class CTLD(Sampler):
     def exploring(self) -> bool:
         """Whether the next step injects noise."""
         return (
-            self._step_count < self.exploration_steps
+            self.cycle_step < self.exploration_steps
             and self._temperature > 0
             and any(group["explore"] for group in self.param_groups)
         )
+
+    @property
+    def cycle_step(self) -> int:
+        """How many steps of the present cycle are done; without cycles, how many of all."""
+        return self._step_count if self.cycle_steps is None else self._step_count % self.cycle_steps
 
     @property
     def temperature(self) -> float:
@@ -215,6 +231,10 @@ class CTLD(Sampler):
                 "observe(loss) before step()"
             )
         self._step_count += 1
+        if self.cycle_steps is not None and self.cycle_step == 0:
+            restart = getattr(self.tempering, "restart", None)
+            if restart is not None:
+                restart()
         return result
 
     def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers], check: bool) -> None:

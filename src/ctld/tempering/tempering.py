@@ -9,6 +9,9 @@ from torch.distributed import ProcessGroup
 
 from ctld.checks import integer, real, warn_user
 from ctld.tempering.bias import Metadynamics
+from ctld.tempering.constant import ConstantTemperature
+from ctld.tempering.driven import DrivenTemperature
+from ctld.tempering.driven import Scaling as EdgedScaling
 from ctld.tempering.scaling import TemperatureScaling
 from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
@@ -167,6 +170,16 @@ class Tempering:
             mass=mass,
         )
 
+    @staticmethod
+    def constant(ratio: float = 1.0) -> ConstantTemperature:
+        """A temperature that stays at `ratio`·T: the control."""
+        return ConstantTemperature(ratio)
+
+    @staticmethod
+    def driven(period: int, *, scaling: EdgedScaling | None = None) -> DrivenTemperature:
+        """α swept as a triangle wave of `period` steps: a schedule, blind to the energy."""
+        return DrivenTemperature(period, TemperatureScaling() if scaling is None else scaling)
+
     def prepare(self, *, step_size: float, normal: float) -> None:
         """Fill in what was left out; an optimizer calls this once, when it takes the tempering."""
         if self._taken:
@@ -178,6 +191,10 @@ class Tempering:
         self.step_size = step_size if self.step_size is None else self.step_size
         self.friction = 1.0 / self.step_size if self.friction is None else self.friction
         self.alpha_momentum = normal if self.alpha_momentum is None else self.alpha_momentum
+
+    def restart(self) -> None:
+        """α returns to 0, where a cycle begins; its momentum and the bias are kept."""
+        self.alpha = 0.0
 
     @property
     def temperature_ratio(self) -> float:
