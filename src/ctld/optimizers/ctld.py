@@ -14,7 +14,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -25,11 +25,12 @@ from ctld.compensation import LossVariance, initial_state
 from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers import drift
+from ctld.optimizers.integrators import INTEGRATORS, Settings, buffer_unit
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.sampler import Loss, Sampler
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
-from ctld.tempering import TemperatureControl, Tempering, checked_control
+from ctld.tempering import Move, TemperatureControl, Tempering, checked_control
 
 
 class CTLD(Sampler):
@@ -59,6 +60,9 @@ class CTLD(Sampler):
         parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
     tempering : TemperatureControl, optional
         What moves the temperature; `Tempering.paper` if left out.
+    integrator : "euler" or "baoab"
+        Of the parameters, while exploring: the paper's, or one whose parameters have the exact variance on a Gaussian at any
+        stable step, for two passes over memory in place of one (`ctld.optimizers.integrators`).
     noise : "gaussian" or "three_point"
         Of the parameters. Three-point noise has the Gaussian's first five moments, which is all that the order of an
         integrator rests on, and is cheaper (docs/methods.md).
@@ -88,6 +92,7 @@ class CTLD(Sampler):
         weight_decay: float = 0.0,
         temperature: float | Literal["auto"] = "auto",
         tempering: TemperatureControl | None = None,
+        integrator: Literal["euler", "baoab"] = "euler",
         noise: Literal["gaussian", "three_point"] = "gaussian",
         noise_compensation: bool = False,
         check_gradients: bool = True,
@@ -104,6 +109,11 @@ class CTLD(Sampler):
             )
         if isinstance(temperature, str) and temperature != "auto":
             raise ValueError(f'temperature = {temperature!r} is unknown; give "auto" or a number >= 0')
+        if integrator not in INTEGRATORS:
+            raise ValueError(f"integrator = {integrator!r} is unknown; give one of {', '.join(map(repr, INTEGRATORS))}")
+        if noise_compensation and integrator != "euler":
+            raise ValueError(f'noise_compensation goes with integrator="euler", not {integrator!r}')
+        self.integrator: str = integrator
         self.noise_compensation = bool(noise_compensation)
         self.check_gradients = bool(check_gradients)
         self.last: StepRecord | None = None
@@ -127,6 +137,9 @@ class CTLD(Sampler):
         if prepare is not None:
             # The last thing that can fail: a refused constructor leaves the tempering free for another.
             prepare(step_size=self.step_size or 1.0, normal=scalar_normal(self.seed, ALPHA, 0))
+        plan = getattr(self.tempering, "plan", None)
+        if plan is not None:
+            plan(self.exploration_steps, euler=integrator == "euler")
         self._start(self.param_groups)
 
     @classmethod
@@ -221,7 +234,12 @@ class CTLD(Sampler):
             # A step that one call does can look at the gradients itself, which saves another call.
             check = self.check_gradients and len(everything) == 1 and everything[0].checkable and self._ranks() == 1
             check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
-            verdict = self._verdict(observed, everything if self.check_gradients and not check else [])
+            check = check and self.integrator == "euler" and not self._tempers_potential
+            verdict = self._verdict(
+                observed,
+                everything if self.check_gradients and not check else [],
+                self._prior_here(everything) if self._tempers_potential else 0.0,
+            )
             self._explore(verdict, everything, check)
         elif all(float(group["lr"]) == 0 for group in self.param_groups):
             return result  # a checkpointer's dry run
@@ -241,13 +259,16 @@ class CTLD(Sampler):
         """One step of exploration. What a device has found out is read once, at the end, if its kernels can refuse a step."""
         refused = None
         if isinstance(verdict, Tensor):
-            if all(movers.refusable for movers in everything) and not self.noise_compensation:
+            if all(movers.refusable for movers in everything) and not (
+                self.noise_compensation or self._tempers_potential
+            ):
                 refused = ~(verdict[0] * (self.num_data / self._temperature)).isfinite() | (verdict[1] > 0)
-                refused |= drift.apart(*verdict[2:])
+                refused |= drift.apart(*verdict[2:5])
             else:
                 verdict = verdict.tolist()
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
-        ratio = self.tempering.temperature_ratio  # 1/g(α) before α moves
+        move = self._move_of_potential(mean_loss, verdict, everything) if self._tempers_potential else None
+        ratio = self.tempering.temperature_ratio if move is None else move.ratio  # 1/g(α) before α moves
         readings: list[tuple[float, Any]] = []
         dimensions, resting = 0, True
         for group, movers in zip(self.param_groups, everything, strict=True):
@@ -255,7 +276,7 @@ class CTLD(Sampler):
                 self._fine_tune(group, movers, refused)
                 continue
             last_lr = group["momentum_lr"]
-            sums = self._langevin_step(group, movers, ratio, check, refused)
+            sums = self._langevin_step(group, movers, ratio, move, check, refused)
             if sums is None:
                 group["momentum_lr"] = last_lr  # no step was taken with this one
                 self._refuse_non_finite_gradients()
@@ -287,7 +308,7 @@ class CTLD(Sampler):
                 f"the Hamiltonian is {hamiltonian}: the momenta have diverged and the parameters were moved by them; go back "
                 "to the last checkpoint, with a lower lr"
             )
-        alpha_force = self._advance_tempering(hamiltonian, mean_loss)
+        alpha_force = None if self._tempers_potential else self._advance_tempering(hamiltonian, mean_loss)
         self.last = StepRecord(
             alpha=getattr(self.tempering, "alpha", None),
             temperature_ratio=ratio,
@@ -304,31 +325,61 @@ class CTLD(Sampler):
         return mean_loss
 
     def _langevin_step(
-        self, group: dict[str, Any], movers: Movers, ratio: float, check: bool, refused: Tensor | None
+        self,
+        group: dict[str, Any],
+        movers: Movers,
+        ratio: float,
+        move: Move | None,
+        check: bool,
+        refused: Tensor | None,
     ) -> dynamics.Sums | None:
-        """Kick, thermostat and drift of one group, and the sums from which its energies come; at lr = 0 it rests.
+        """One step of a group, and the sums from which its energies come; at lr = 0 it rests.
 
         A group at rest has its share in the energy, not in the mid-step square.
         """
-        lr, momentum = float(group["lr"]), float(group["momentum"])
+        lr = float(group["lr"])
         self._set_units(group, langevin=True, lr=lr)
         if lr == 0:
             return movers.rest()
-        variance = 2.0 * (1.0 - momentum) * self._temperature * ratio / self.num_data  # of the noise on u
-        if self.noise_compensation:
-            movers.compensate(dynamics.Compensation(lr, variance))
-        return movers.advance(
-            self._source(),
-            retain=momentum,
-            impulse=-math.sqrt(lr),
-            deviation=math.sqrt(variance),
-            stride=math.sqrt(lr),
+        settings = Settings(
+            lr=lr,
+            momentum=float(group["momentum"]),
+            heat=self._temperature * ratio / self.num_data,
             decay=float(group["weight_decay"]),
             ascend=group["maximize"],
-            measure=True,
-            check=check,
-            refused=refused,
+            before=1.0 if move is None else move.before,
+            after=1.0 if move is None else move.after,
+            compensate=self.noise_compensation,
         )
+        sums: dynamics.Sums | None = settings.step(
+            self.integrator, movers, self._source(), check=check, refused=refused
+        )
+        return sums
+
+    # ---- where the potential alone is tempered: α moves first, since momenta go with it ----
+
+    @property
+    def _tempers_potential(self) -> bool:
+        return getattr(self.tempering, "tempers_potential", False)
+
+    def _prior_here(self, everything: list[Movers]) -> float:
+        """The prior's share of this rank, over N: the shares add up to the whole."""
+        prior = 0.0
+        for group, movers in zip(self.param_groups, everything, strict=True):
+            decay = float(group["weight_decay"])
+            if group["explore"] and decay and movers.parameters:
+                prior += 0.5 * decay * float(movers.rest()[0])
+        return prior if self._sharded else prior / self._ranks()
+
+    def _move_of_potential(self, mean_loss: float, verdict: Any, everything: list[Movers]) -> Move | None:
+        """Move α by U/T; None if all rest."""
+        groups = zip(self.param_groups, everything, strict=True)
+        if not any(group["explore"] and float(group["lr"]) > 0 and movers.parameters for group, movers in groups):
+            return None
+        loss = -mean_loss if self.defaults["maximize"] else mean_loss
+        potential = self.num_data * (loss + verdict[5]) / self._temperature
+        move: Any = self.tempering.advance(potential, scalar_normal(self.seed, ALPHA, 1 + self._step_count))
+        return cast("Move", move)
 
     def _advance_tempering(self, hamiltonian: float, mean_loss: float) -> float:
         epsilon = scalar_normal(self.seed, ALPHA, 1 + self._step_count)
@@ -356,7 +407,8 @@ class CTLD(Sampler):
         if group["langevin"] != langevin:
             last_lr = group["momentum_lr"]
             # Before its first step with lr > 0 a group has no velocity.
-            factor = (-math.sqrt(last_lr) if langevin else -1.0 / math.sqrt(last_lr)) if last_lr else 0.0
+            unit = buffer_unit(self.integrator, last_lr, float(group["momentum"]))
+            factor = (-unit if langevin else -1.0 / unit) if unit else 0.0
             for parameter in group["params"]:
                 # What is frozen has no velocity to carry over, and its thermal one would kick it when it thaws.
                 self.state[parameter]["momentum_buffer"].mul_(factor if parameter.requires_grad else 0.0)

@@ -198,8 +198,8 @@ class Sampler(Resumable):
             raise
         return loss if returned is None else returned
 
-    def _verdict(self, observed: list[Loss], movers: list[Movers]) -> Sequence[float] | Tensor:
-        """Sums over the ranks of the loss, of those that see a gradient that is not finite, of one, and of marks (`drift`).
+    def _verdict(self, observed: list[Loss], movers: list[Movers], more: float = 0.0) -> Sequence[float] | Tensor:
+        """Sums over the ranks: loss, those that see a gradient that is not finite, one, marks (`drift`), and `more`.
 
         Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike. They may be on
         the device.
@@ -207,7 +207,7 @@ class Sampler(Resumable):
         found = [group.finite() for group in movers]
         together = self._ranks() > 1
         if not together and not any(isinstance(value, Tensor) for value in (*observed, *found)):
-            return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0
+            return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0, more
         device = self._device()
         dtype = dynamics.wide_dtype(device)
         terms = [torch.as_tensor(term, dtype=_wide(term)).reshape(()).to(device, dtype) for term in observed]
@@ -215,12 +215,12 @@ class Sampler(Resumable):
         loss = torch.stack(terms).sum()
         refused = torch.stack(odd).any().to(dtype) if odd else torch.zeros_like(loss)
         mark = drift.mark(self._facts()) if together else 0.0
-        rest = torch.tensor((1.0, mark, mark * mark), dtype=dtype, device=device)
+        rest = torch.tensor((1.0, mark, mark * mark, more), dtype=dtype, device=device)
         return self._summed_over_ranks(torch.cat((torch.stack((loss, refused)), rest)))
 
     def _mean_loss(self, verdict: Sequence[float]) -> float:
         """The mean loss, or the reason why the step is refused."""
-        total, odd_ranks, ranks, marks, squares = verdict
+        total, odd_ranks, ranks, marks, squares, _ = verdict
         if drift.apart(ranks, marks, squares):
             drift.report(self._facts(), self._device(), self._process_group)
         if not math.isfinite(total):

@@ -9,6 +9,7 @@ from torch.distributed import ProcessGroup
 
 from ctld.checks import integer, real, warn_user
 from ctld.tempering.bias import Metadynamics
+from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.constant import ConstantTemperature
 from ctld.tempering.driven import DrivenTemperature
 from ctld.tempering.driven import Scaling as EdgedScaling
@@ -169,6 +170,11 @@ class Tempering:
             friction=1.0 / step_size,
             mass=mass,
         )
+
+    @staticmethod
+    def calibrated(depth: float | Literal["auto"] = "auto", **options: Any) -> CalibratedTempering:
+        """α moves by itself and what is sampled at g = 1 is the posterior; `options` are `CalibratedTempering`'s."""
+        return CalibratedTempering(depth, **options)
 
     @staticmethod
     def constant(ratio: float = 1.0) -> ConstantTemperature:

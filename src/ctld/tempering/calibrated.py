@@ -1,0 +1,260 @@
+"""Tempering that keeps its promise: uniform α, and at g(α) = 1 the law of the posterior (spec section 9).
+
+Target: p(θ, r, α) ∝ exp(−g(α) U(θ)/T − rᵀr/2T + F(α)), F chosen so that α is uniform in ±edge. It differs from the paper's
+tempering in what it tempers and in how it finds F.
+
+    potential only    the θ-step runs at temperature T/g, and r ← r·sqrt(g_old/g_new) whenever α moves. The force on α,
+                      −g′(α)(U − ⟨U⟩_α)/T, then has no ‖r‖² in it, whose fluctuations are friction on α
+    geometric g       1 on the plateau, then (1 − depth)^z, z = (|α| − plateau)/(edge − plateau)
+    adaptive force    ⟨U⟩ at this α is measured, as A + B/g(α) plus a residual for each bin: no hills, no height
+    reflecting walls  no confining potential
+    warm-up           α rests at 0 while U/T is watched. Its variance B and correlation time τ give the mass, and the depth
+    noise on U        ν², from second differences of U; what it heats α by is left out of the injected noise
+
+α has units of its own: its clock ticks once a step, α ← α + p/m, with m = max(B·max(g′/g)²/0.4², 400) and p forgotten by
+c = e^{−0.2}. Nothing depends on the scale of θ: U(sθ) with lr/s² gives the same path.
+
+Cost: fluctuations of U are friction on α, so a half-trip (0 to edge) takes about Γℓ²/2 steps, ℓ = −ln(1 − depth),
+Γ = Var(U/T)·τ + 0.7ν². Derived in docs/tempering.md. What fits into n steps with k half-trips is
+depth = 1 − exp(−sqrt(2n/((k + 12)Γ))): `depth="auto"`.
+"""
+
+import logging
+import math
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from ctld.checks import integer, real, warn_user
+from ctld.tempering.means import BinnedMeans, WarmUp
+
+_log = logging.getLogger("ctld")
+
+DEEPEST = 0.85
+"""Of `depth="auto"`: the paper's depth."""
+TRIPS = 20
+"""Half-trips that are wanted; with fewer, averages at g = 1 rest on too few visits."""
+_FORGETTING = math.exp(-0.2)
+_LARGEST_KICK = 0.4  # of p by B's typical force, relative to its thermal size
+_LEAST_MASS = 400.0
+_SHALLOW = 0.05  # a temperature that rises by less is no tempering
+
+
+class Move(NamedTuple):
+    """What the parameters have to know of a step of α."""
+
+    ratio: float
+    """1/g in the middle of the step, where momenta are refreshed."""
+    before: float
+    """Factor on the momenta for the first half of α's move."""
+    after: float
+    """And for the second."""
+
+
+class CalibratedTempering:
+    """α moves by itself, and the law is right; see `Tempering.calibrated`."""
+
+    tempers_potential = True
+
+    def __init__(
+        self,
+        depth: float | Literal["auto"] = "auto",
+        *,
+        plateau: float = 0.4,
+        edge: float = 1.5,
+        warm_up: int = 4000,
+        num_bins: int = 60,
+    ) -> None:
+        self.edge = real("edge", edge, above=0)
+        self.plateau = real("plateau", plateau, at_least=0, below=self.edge)
+        self.depth = None if depth == "auto" else real("depth", depth, above=0, below=1)
+        self.warm_up_steps = integer("warm_up", warm_up, at_least=100)
+        self.num_bins = integer("num_bins", num_bins, at_least=3)
+        self.alpha = self.momentum = 0.0
+        self.mass = math.nan
+        self.steps = self.steps_clamped = self.half_trips = 0
+        self._side = 0  # which end of |α| was visited last: 0 the plateau, 1 the edge
+        self._exploration_steps: int | None = None
+        self._euler = False
+        self._warm_up = WarmUp(self.warm_up_steps)
+        self._means: BinnedMeans | None = None
+        self._taken = False
+
+    # ---- g ----
+
+    @property
+    def _slope(self) -> float:
+        """|g′/g| beyond the plateau."""
+        return 0.0 if self.depth is None else -math.log1p(-self.depth) / (self.edge - self.plateau)
+
+    def scaling(self, alpha: float) -> float:
+        """g(α)."""
+        return math.exp(-self._slope * max(abs(alpha) - self.plateau, 0.0))
+
+    def _derivative(self, alpha: float) -> float:
+        if abs(alpha) <= self.plateau:
+            return 0.0
+        return -math.copysign(self._slope, alpha) * self.scaling(alpha)
+
+    @property
+    def temperature_ratio(self) -> float:
+        """1/g(α)."""
+        return 1.0 / self.scaling(self.alpha)
+
+    @property
+    def mean_temperature_ratio(self) -> float:
+        """⟨1/g⟩ over uniform α; with depth "auto", of the deepest that it may become."""
+        depth = DEEPEST if self.depth is None else self.depth
+        length = -math.log1p(-depth)
+        share = self.plateau / self.edge
+        return share + (1.0 - share) * math.expm1(length) / length
+
+    @property
+    def warming_up(self) -> bool:
+        return self.steps < self.warm_up_steps
+
+    # ---- a step ----
+
+    def prepare(self, *, step_size: float, normal: float) -> None:
+        """An optimizer calls this once, when it takes the tempering. Neither number matters: α has its own clock."""
+        if self._taken:
+            raise ValueError("this tempering serves an optimizer already; build one for each optimizer")
+        self._taken = True
+
+    def plan(self, exploration_steps: int, *, euler: bool) -> None:
+        """How long there is, and by which integrator; an optimizer says it before the first step."""
+        self._exploration_steps, self._euler = exploration_steps, euler
+        if exploration_steps <= self.warm_up_steps:
+            warn_user(
+                f"all {exploration_steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
+                f"stays at T. Give more exploration_steps, Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
+            )
+
+    def advance(self, potential: float, normal: float) -> Move:
+        """One step of α, from U/T at the present parameters and one standard normal number."""
+        self.steps += 1
+        if self.steps <= self.warm_up_steps:
+            self._warm_up.observe(potential)
+            if self.steps == self.warm_up_steps:
+                self._calibrate(normal)
+            return Move(1.0, 1.0, 1.0)
+        assert self._means is not None
+        slope = self._derivative(self.alpha)
+        noise = self._warm_up.observe_noise(potential)
+        force = -slope * self._means.deviation(abs(self.alpha), potential)
+        variance, keep = self._injected(slope, noise)
+        begin = self.scaling(self.alpha)
+        if self._euler:
+            self.momentum = keep * self.momentum + force + math.sqrt(variance) * normal
+            self._drift(self.momentum / self.mass)
+            middle = begin
+        else:
+            self.momentum += force
+            self._drift(0.5 * self.momentum / self.mass)
+            middle = self.scaling(self.alpha)
+            self.momentum = keep * self.momentum + math.sqrt(variance) * normal
+            self._drift(0.5 * self.momentum / self.mass)
+        self._count()
+        end = self.scaling(self.alpha)
+        return Move(1.0 / middle, math.sqrt(begin / middle), math.sqrt(middle / end))
+
+    def _injected(self, slope: float, noise: float) -> tuple[float, float]:
+        """Variance of the noise on p, less what minibatches bring in; and the factor on p."""
+        keep = _FORGETTING
+        share = 1.0 if self._euler else 0.25 * (1.0 + keep) ** 2
+        whole = 2.0 * (1.0 - keep) * self.mass if self._euler else (1.0 - keep**2) * self.mass
+        variance = whole - share * slope**2 * noise
+        self.steps_clamped += variance < 0
+        return max(variance, 0.0), keep
+
+    def _drift(self, move: float) -> None:
+        """α ← α + move, reflected at ±edge as often as it takes."""
+        alpha = self.alpha + move
+        while abs(alpha) > self.edge:
+            alpha = math.copysign(2.0 * self.edge, alpha) - alpha
+            self.momentum = -self.momentum
+        self.alpha = alpha
+
+    def _count(self) -> None:
+        place = abs(self.alpha)
+        side = 0 if place <= self.plateau else 1 if place > 0.95 * self.edge else self._side
+        self.half_trips += side != self._side
+        self._side = side
+
+    # ---- calibration ----
+
+    def _calibrate(self, normal: float) -> None:
+        """Mass and depth, from what the warm-up has seen."""
+        seen = self._warm_up.result()
+        left = max((self._exploration_steps or self.steps) - self.steps, 1)
+        friction = max(seen.variance * seen.correlation_time + 0.7 * seen.noise, 1e-12)
+        if self.depth is None:
+            self.depth = min(DEEPEST, -math.expm1(-math.sqrt(2.0 * left / ((TRIPS + 12) * friction))))
+        steepest = self._slope  # max|g′| too: g is 1 where it begins to fall
+        self.mass = max(seen.variance * (steepest / _LARGEST_KICK) ** 2, _LEAST_MASS)
+        if seen.noise:
+            self.mass = max(self.mass, 1.2 * steepest**2 * seen.noise * (1 + _FORGETTING) / (4 * (1 - _FORGETTING)))
+        self.momentum = math.sqrt(self.mass) * normal
+        self._means = BinnedMeans(self, seen)
+        length = -math.log1p(-self.depth)
+        trips = left / (0.5 * friction * length**2)
+        facts = (
+            f"U/T = {seen.mean:.5g} with variance {seen.variance:.4g} beside {seen.noise:.3g} of minibatch noise and a "
+            f"correlation time of {seen.correlation_time:.3g} steps: depth {self.depth:.3g} (temperatures up to "
+            f"{1 / (1 - self.depth):.3g} T), mass {self.mass:.4g}, about {trips:.3g} half-trips in {left} steps"
+        )
+        _log.info("calibrated tempering: %s", facts)
+        if trips < TRIPS or self.depth < _SHALLOW:
+            warn_user(
+                f"calibrated tempering does not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
+                "a depth that matters; give more exploration_steps, or Tempering.driven(period), a schedule"
+            )
+
+    # ---- state ----
+
+    def restart(self) -> None:
+        """α returns to 0, where a cycle begins; momenta and means are kept."""
+        self.alpha = 0.0
+        self._side = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        means = self._means
+        return {
+            "alpha": self.alpha,
+            "momentum": self.momentum,
+            "mass": self.mass,
+            "depth": math.nan if self.depth is None else self.depth,
+            "steps": self.steps,
+            "steps_clamped": self.steps_clamped,
+            "half_trips": self.half_trips,
+            "side": self._side,
+            "warm_up": torch.tensor(self._warm_up.numbers(), dtype=torch.float64),
+            "means": torch.from_numpy(np.zeros((5, self.num_bins)) if means is None else means.numbers()),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state, or refuse it and stay unchanged."""
+        if state_dict.keys() != self.state_dict().keys():
+            raise ValueError("the state is not that of a calibrated tempering; build the tempering as it was saved")
+        bins = state_dict["means"].shape[1]
+        if bins != self.num_bins:
+            raise ValueError(
+                f"the state has {bins} bins, this tempering {self.num_bins}; build it with num_bins={bins}"
+            )
+        numbers = state_dict["warm_up"].tolist()
+        self._warm_up = WarmUp.from_numbers(self.warm_up_steps, numbers)
+        self.alpha, self.momentum = float(state_dict["alpha"]), float(state_dict["momentum"])
+        self.mass = float(state_dict["mass"])
+        depth = float(state_dict["depth"])
+        self.depth = None if math.isnan(depth) else depth
+        self.steps, self.steps_clamped = int(state_dict["steps"]), int(state_dict["steps_clamped"])
+        self.half_trips, self._side = int(state_dict["half_trips"]), int(state_dict["side"])
+        self._means = None
+        if self.steps >= self.warm_up_steps:
+            self._means = BinnedMeans(self, self._warm_up.result())
+            self._means.load(state_dict["means"].to("cpu", torch.float64).numpy())
+
+    def __repr__(self) -> str:
+        depth = "auto" if self.depth is None else f"{self.depth:.4g}"
+        return f"Tempering.calibrated(depth={depth}, alpha={self.alpha:.4g}, half_trips={self.half_trips})"
