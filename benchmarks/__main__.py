@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import document, end_to_end, generators, loop, memory, methods, noise, steps, stored
+from benchmarks import chains, document, end_to_end, generators, loop, memory, methods, noise, ranks, steps, stored
 
 RUNS: dict[str, Callable[..., stored.Result]] = {
     "steps": steps.run,
@@ -14,6 +14,8 @@ RUNS: dict[str, Callable[..., stored.Result]] = {
     "generators": generators.run,
     "memory": memory.run,
     "loop": loop.run,
+    "chains": chains.run,
+    "ranks": ranks.run,
 }
 
 

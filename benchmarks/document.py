@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import dieharder, end_to_end, generators, loop, memory, noise, steps, stored
+from benchmarks import chains, dieharder, end_to_end, generators, loop, memory, noise, ranks, steps, stored
 
 README = Path(__file__).with_name("README.md")
 TABLES = {
@@ -14,6 +14,8 @@ TABLES = {
     "generators": generators.tables,
     "memory": memory.tables,
     "loop": loop.tables,
+    "chains": chains.tables,
+    "ranks": ranks.tables,
 }
 
 

@@ -9,17 +9,19 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-LOOP = {"ctld_lab.control", "ctld_lab.records", "ctld_lab.streams"}
+LOOP = {"ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records", "ctld_lab.streams"}
 # Each part, and the parts of this project that it may import besides itself.
 ARROWS = {
     "ctld.checks": set(),
     "ctld.kernels": set(),
     "ctld.noise": {"ctld.kernels"},
     "ctld.compensation": set(),
-    "ctld.dynamics": {"ctld.noise"},
-    "ctld.movers": {"ctld.compensation", "ctld.dynamics", "ctld.kernels"},
+    "ctld.sharding": set(),
+    "ctld.dynamics": {"ctld.noise", "ctld.sharding"},
+    "ctld.movers": {"ctld.compensation", "ctld.dynamics", "ctld.kernels", "ctld.sharding"},
     "ctld.schedules": {"ctld.checks"},
     "ctld.diagnostics": set(),
+    "ctld.chains": {"ctld.checks"},
     "ctld.tempering": {"ctld.checks"},
     "ctld.optimizers": {
         "ctld.checks",
@@ -28,20 +30,33 @@ ARROWS = {
         "ctld.dynamics",
         "ctld.movers",
         "ctld.schedules",
+        "ctld.sharding",
         "ctld.tempering",
     },
-    "ctld": {"ctld.checks", "ctld.noise", "ctld.schedules", "ctld.diagnostics", "ctld.tempering", "ctld.optimizers"},
+    "ctld.cycles": {"ctld.optimizers"},
+    "ctld": {
+        "ctld.chains",
+        "ctld.checks",
+        "ctld.cycles",
+        "ctld.noise",
+        "ctld.schedules",
+        "ctld.diagnostics",
+        "ctld.tempering",
+        "ctld.optimizers",
+    },
     # The laboratory: command → studies → training → workloads and records; the report reads records alone.
-    "ctld_lab.records": set(),
+    "ctld_lab.files": set(),
+    "ctld_lab.records": {"ctld_lab.files"},
     "ctld_lab.data": set(),
     "ctld_lab.streams": set(),
     "ctld_lab.stopwatch": set(),
-    "ctld_lab.control": {"ctld_lab.records"},
+    "ctld_lab.ranks": set(),
+    "ctld_lab.control": {"ctld_lab.ranks", "ctld_lab.records"},
     "ctld_lab.resumable": {"ctld_lab.records"},
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
     "ctld_lab.report": {"ctld_lab.records"},
-    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.streams"},
+    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
     "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"} | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
@@ -49,7 +64,7 @@ ARROWS = {
     | LOOP,
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
     "ctld_lab.studies": {"ctld", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing", "ctld_lab.workloads"},
-    "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.records"},
+    "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
     "ctld_lab": {
         f"ctld_lab.{part}" for part in ("control", "data", "executors", "records", "report", "studies", "tensorboard")
     },
@@ -103,3 +118,9 @@ def test_import_is_light():
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     added = {name for name in output.stdout.split() if name not in sys.stdlib_module_names}
     assert added <= {"ctld", "numpy"}
+
+
+def test_no_two_test_files_have_one_name():
+    """pytest would import the first in place of the second, though only when one process collects both."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert len(names) == len(set(names))

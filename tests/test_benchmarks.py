@@ -12,7 +12,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of scripts, not installed
 
-from benchmarks import choices, document, end_to_end, loop, memory, noise, steps, stored, timing  # noqa: E402
+from benchmarks import chains, choices, document, end_to_end, loop, memory, noise, ranks, steps, stored, timing  # noqa: E402
 
 from ctld.kernels import native  # noqa: E402
 from ctld_lab.streams import stream_seed  # noqa: E402
@@ -199,6 +199,34 @@ def test_the_loops_train_alike(study, method, tmp_path):
     training.close()
     pairs = zip(training.parameters, bare.optimizer.param_groups[0]["params"], strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+@pytest.mark.parametrize("name", chains.NETWORKS)
+def test_chains(name):
+    cell = chains.measure(name, 2, 1, rounds=2, steps=1)
+    assert cell["interval"]["median"] > 0
+    assert 0 < cell["steps_microseconds"]["median"] < cell["microseconds"]["median"]
+    result = {"commit": None, "command": "", "effort": 1, "machine": stored.machine() | {"load_after": 0}}
+    assert any(line.startswith(f"| {name}; 1 thread |") for line in chains.tables(result | {"cells": [cell]}))
+
+
+def test_ranks(monkeypatch):
+    monkeypatch.setattr(ranks, "STEPS", 1)
+    result = ranks.run(effort=0.02, command="")
+    result["machine"]["load_after"] = 0
+    assert [row["method"] for row in result["rows"]] == [*ranks.METHODS] * 4
+    assert all(0 < row["step"]["median"] < row["microseconds"]["median"] for row in result["rows"])
+    assert any(line.startswith("| MLP 1.6M, batch 128; FSDP2; CTLD") for line in ranks.tables(result))
+
+
+def test_chains_together_are_those_one_by_one():
+    build, shape = chains.NETWORKS["MLP 2-32-32-10, batch 64"]
+    sides = [kind(build, shape, 2) for kind in (chains.Together, chains.OneByOne)]
+    for side in sides:
+        side.run(3)
+    for together, alone in zip(*(side.models for side in sides), strict=True):
+        for mine, theirs in zip(together.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs)
 
 
 # ---- what is stored ----

@@ -3,11 +3,12 @@
 `CTLD` takes the place of `torch.optim.SGD`: it explores by sampling at a temperature that moves by itself, then
 fine-tunes by SGD with momentum. `OPTIMIZERS` lists it with every method that it is compared with, and `create` builds
 any of them by name. `tempering` holds the temperature's dynamics, `noise` the counter-based Gaussian noise, `schedules`
-the schedules, `diagnostics` what turns recorded arrays into numbers.
+the schedules, `chains` several runs side by side in one process, `diagnostics` what turns recorded arrays into numbers.
 """
 
-from ctld import diagnostics, noise, schedules, tempering
-from ctld.checks import NonFiniteError
+from ctld import chains, diagnostics, noise, schedules, tempering
+from ctld.checks import DriftError, NonFiniteError
+from ctld.cycles import CycleLR
 from ctld.optimizers import (
     CSGHMC,
     CTLD,
@@ -25,7 +26,7 @@ from ctld.optimizers import (
     StepRecord,
     create,
 )
-from ctld.tempering import ConfiningWell, Metadynamics, TemperatureScaling, Tempering
+from ctld.tempering import ConfiningWell, Metadynamics, SharedMetadynamics, TemperatureScaling, Tempering
 
 __version__ = "0.1.0"
 
@@ -41,15 +42,19 @@ __all__ = [
     "SGNHT",
     "AnnealSGD",
     "ConfiningWell",
+    "CycleLR",
+    "DriftError",
     "Langevin",
     "Metadynamics",
     "NonFiniteError",
     "Santa",
+    "SharedMetadynamics",
     "SimulatedAnnealing",
     "StepRecord",
     "TemperatureScaling",
     "Tempering",
     "__version__",
+    "chains",
     "create",
     "diagnostics",
     "noise",

@@ -6,6 +6,7 @@ A series is an array of shape ``(steps,)``, or ``(chains, steps)`` for independe
 * the tempering variable: `occupancy`, `total_variation`, `share_outside`, `cold_share`, `half_trips`
 * barriers of the target: `crossings`
 * the temperature: `kinetic_temperature`, `configurational_temperature`
+* whether chains agree, by ArviZ: `convergence` (a `Convergence` for each quantity), `to_arviz`
 """
 
 from ctld.diagnostics.alpha import (
@@ -17,17 +18,20 @@ from ctld.diagnostics.alpha import (
     share_outside,
     total_variation,
 )
+from ctld.diagnostics.convergence import Convergence, convergence, to_arviz
 from ctld.diagnostics.crossings import crossings
 from ctld.diagnostics.errors import Estimate, batch_means_error, effective_sample_size, estimate
 from ctld.diagnostics.thermometers import configurational_temperature, kinetic_temperature
 
 __all__ = [
     "ColdShare",
+    "Convergence",
     "Estimate",
     "HalfTrips",
     "batch_means_error",
     "cold_share",
     "configurational_temperature",
+    "convergence",
     "crossings",
     "effective_sample_size",
     "estimate",
@@ -35,5 +39,6 @@ __all__ = [
     "kinetic_temperature",
     "occupancy",
     "share_outside",
+    "to_arviz",
     "total_variation",
 ]

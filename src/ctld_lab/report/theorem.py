@@ -129,11 +129,21 @@ def _against_size(series: Sequence[Series], name: str) -> Callable[[Axes], None]
         _rate(axes, shown, 1.0)
         sizes = sorted({x for x, _ in shown})
         if 1 < len(sizes) <= 8:
-            axes.set_xticks(sizes, [f"{size:g}" for size in sizes])
+            axes.set_xticks(sizes, _labels(sizes))
             axes.set_xticks([], minor=True)
         return None
 
     return draw
+
+
+def _labels(sizes: Sequence[float]) -> list[str]:
+    """A label for each that is far enough from the last one with a label."""
+    labels, last = [], 0.0
+    for size in sizes:
+        far = size > 1.6 * last
+        labels.append(f"{size:g}" if far else "")
+        last = size if far else last
+    return labels
 
 
 def _points(axes: Axes, points: Sequence[tuple[float, float, float]], key: Key) -> list[tuple[float, float]]:
