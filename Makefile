@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck distributed bench clean
+.PHONY: demo test lint types quick crosscheck distributed torture bench clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -33,6 +33,10 @@ crosscheck: .venv/crosscheck.stamp
 # Studies on a Ray cluster: half a gigabyte more.
 distributed: .venv/distributed.stamp
 	$(BIN)/python -m pytest tests/lab/test_executors_ray.py
+
+# 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make test` does ten of them.
+torture: .venv/test.stamp
+	$(BIN)/python tests/torture/kill_and_resume.py --kind both --kills 100 --output results/torture.json
 
 # Time, memory and noise, a quarter of an hour: benchmarks/README.md.
 bench: .venv/test.stamp

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # benchmarks is a folder of scripts, not installe
 from benchmarks import chains, choices, document, end_to_end, loop, memory, noise, ranks, steps, stored, timing  # noqa: E402
 
 from ctld.kernels import native  # noqa: E402
+from ctld_lab import workloads  # noqa: E402
 from ctld_lab.streams import stream_seed  # noqa: E402
 
 RESULTS = sorted(path.stem for path in stored.FOLDER.glob("*.json"))
@@ -192,13 +193,32 @@ def test_bytes_per_parameter_and_the_constant():
 def test_the_loops_train_alike(study, method, tmp_path):
     config = loop.configuration(study, method)
     training = loop.Training(loop.RunDirectory(tmp_path), config, loop.Control())
-    recorded, bare = loop.Recorded(training), loop.Bare(config, training)
+    training.begin_stage()
+    recorded = loop.Recorded(training)
+    workload = workloads.build(config)
+    bare = loop.Bare(workload, training.build_optimizer(workload.begin(0)))
     for contender in (recorded, bare):
         torch.manual_seed(stream_seed(0, "dropout"))
         contender.run(3)
     training.close()
     pairs = zip(training.parameters, bare.optimizer.param_groups[0]["params"], strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+@pytest.mark.filterwarnings("ignore:exploring at T")
+def test_parts_of_the_loop(tmp_path):
+    training = loop.Training(loop.RunDirectory(tmp_path), loop.configuration("sda", "ctld"), loop.Control())
+    parts = loop.parts(training, 0.01)
+    training.close()
+    assert 0 < parts["added"]["median"] < parts["step"]["median"]
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    assert (tmp_path / "progress.json").exists()
+    # A step of 1 ms to which the loop adds 10 µs, a checkpoint of 0.1 s in 20 s, a word of 1 ms in a second.
+    known = {"step": 1e-3, "added": 1e-5, "save": 0.1, "word": 1e-3}
+    middle = {name: {"low": value, "median": value, "high": value} for name, value in known.items()}
+    assert loop.share(middle)["median"] == pytest.approx(1.0 + 0.01 + 0.005 + 0.001)
+    wide = middle | {"step": {"low": 5e-4, "median": 1e-3, "high": 2e-3}}
+    assert loop.share(wide) == pytest.approx({"low": 1.011, "median": 1.016, "high": 1.026})
 
 
 @pytest.mark.parametrize("name", chains.NETWORKS)

@@ -14,7 +14,8 @@ except ImportError as missing:
 
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.data_app import data_app
-from ctld_lab.commands.options import DataDir, Engine, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.executors import torchrun
 
 app = typer.Typer(
     name="ctld",
@@ -60,6 +61,7 @@ def _top(
         "ctld run charrnn --methods sgd,ctld --seeds 3 --workers 2",
         "ctld run charrnn --text mybook.txt --dir runs/mybook",
         "ctld run sda --scale paper --engine ray --ray-address auto",
+        "ctld run charrnn --ranks 2",
     ),
     help="Execute a study: each method and seed, tuning first, then the report.\n\n"
     "Ctrl-C saves a checkpoint and stops; the same command goes on. Runs that are done are not done again, so more "
@@ -113,6 +115,7 @@ def run(
     engine: Engine = None,
     workers: Workers = None,
     threads: Threads = None,
+    ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
     from ctld_lab.commands.carry_out import Machinery, run_study
@@ -121,7 +124,7 @@ def run(
     code = run_study(
         Order(study, scale, methods, seeds, data, text, data_dir),
         directory or Path("runs") / f"{study}-{scale}",
-        Machinery(engine, workers, threads, ray_address),
+        Machinery(engine, workers, threads, ray_address, ranks),
         Console(),
         again=_again(),
         report=report,
@@ -137,13 +140,14 @@ def resume(
     engine: Engine = None,
     workers: Workers = None,
     threads: Threads = None,
+    ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
     """Go on where a study or a run was when it stopped."""
     from ctld_lab.commands.carry_out import Machinery
     from ctld_lab.commands.resuming import resume_path
 
-    machinery = Machinery(engine, workers, threads, ray_address)
+    machinery = Machinery(engine, workers, threads, ray_address, ranks)
     raise typer.Exit(resume_path(path, machinery, Console(), data_dir=data_dir, again=_again()))
 
 
@@ -210,8 +214,8 @@ def demo(
 
 
 def _again() -> str:
-    """What was typed."""
-    return shlex.join(["ctld", *_typed])
+    """What was typed; how many processes torchrun was told to start, it does not tell."""
+    return shlex.join([*(("torchrun", "...", "-m", "ctld_lab") if torchrun.launched() else ("ctld",)), *_typed])
 
 
 _typed: list[str] = []
@@ -220,7 +224,7 @@ _typed: list[str] = []
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exit codes: 0 all is well, 1 something failed, 2 wrong usage, 130 interrupted."""
     _typed[:] = sys.argv[1:] if arguments is None else arguments
-    sys.exit(_main(_typed))
+    sys.exit(torchrun.carry_out(lambda: _main(_typed)) if torchrun.launched() else _main(_typed))
 
 
 def _main(arguments: list[str]) -> int:

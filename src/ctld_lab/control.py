@@ -5,9 +5,12 @@ import signal
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ctld_lab.records import RunDirectory, write_bytes
+
+if TYPE_CHECKING:  # it brings torch
+    from ctld_lab.ranks import Ranks
 
 
 class Interrupted(Exception):
@@ -19,6 +22,7 @@ class Control:
 
     def __init__(self) -> None:
         self.stopping = False
+        self.ranks: Ranks | None = None  # with whom this process carries out the run; None for a run of one process
         self._written = 0.0
 
     def listen(self) -> None:
@@ -29,6 +33,16 @@ class Control:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.stopping = True
         signal.signal(number, signal.SIG_DFL)
+
+    def announce(self, **word: Any) -> None:
+        """To the other ranks, if there are any; see `Ranks.announce`."""
+        if self.ranks is not None:
+            self.ranks.announce(word)
+
+    def fail(self, directory: RunDirectory, failure: dict[str, Any]) -> None:
+        """Leave failure.json in the run's directory."""
+        with suppress(OSError):  # a full disk may be what went wrong
+            directory.write("failure.json", failure)
 
     def tell(self, directory: RunDirectory, step: int, steps: int, **more: Any) -> None:
         """Leave progress.json in the run's directory, at most once a second."""

@@ -6,7 +6,7 @@ import platform
 import subprocess
 import time
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,29 +27,72 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
     """Returns the state in which the run is left: "done", "failed" or "interrupted". Never raises for a run that fails.
 
     A run that is done is left alone. One that was begun on another number of threads keeps that number, since sums, and so
-    the last bits of everything, depend on it.
+    the last bits of everything, depend on it. Where there are other ranks, they `follow`.
     """
     directory = RunDirectory(path)
     try:
-        if directory.result() is None:
+        if directory.result() is not None:
+            control.announce(state="done")
+        else:
             config = directory.config()
             if config.get("kind") not in KINDS:
                 raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
-            threads = int(directory.environment().get("threads", threads))
-            _set_threads(threads)
-            directory.write("environment.json", _attempt(directory.environment(), environment(threads)))
-            (path / "failure.json").unlink(missing_ok=True)
-            module = importlib.import_module(KINDS[config["kind"]])
-            directory.write("result.json", module.run(directory, config, control))
+            threads = _begin(directory, threads, control)
+            control.announce(threads=threads)
+            result = _run(directory, config, control)
+            if result is None:
+                return "interrupted"
+            directory.write("result.json", result)
         _clean_up(path)
-    except Interrupted:
-        return "interrupted"
     except Exception as error:
         # The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint.
-        with suppress(OSError):  # a full disk may be what went wrong
-            directory.write("failure.json", failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        control.fail(directory, _describe(error))
+        control.announce(state="failed")
         return "failed"
     return "done"
+
+
+def follow(path: Path, *, control: Control) -> str:
+    """`execute`, of a rank that is not the first."""
+    assert control.ranks is not None
+    directory = RunDirectory(path)
+    try:
+        word = control.ranks.heard()
+        if "state" in word:
+            return str(word["state"])
+        _set_threads(int(word["threads"]))
+        result = _run(directory, directory.config(), control)
+    except Exception as error:
+        control.fail(directory, _describe(error))
+        return "failed"
+    return "interrupted" if result is None else "done"
+
+
+def _begin(directory: RunDirectory, threads: int, control: Control) -> int:
+    """Write down in which environment; returns the number of threads."""
+    before = directory.environment()
+    ranks = control.ranks.size if control.ranks else 1
+    if ranks == before.get("ranks", 1):  # on another number of ranks the last bits differ anyway
+        threads = int(before.get("threads", threads))
+    _set_threads(threads)
+    (directory.path / "failure.json").unlink(missing_ok=True)  # first: a full disk below is a failure of its own
+    directory.write("environment.json", _attempt(before, environment(threads) | {"ranks": ranks}))
+    return threads
+
+
+def _run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any] | None:
+    """What comes out, together with other ranks if there are any; None if it was interrupted."""
+    module = importlib.import_module(KINDS[config["kind"]])
+    with control.ranks.joined() if control.ranks else nullcontext():
+        try:
+            result: dict[str, Any] = module.run(directory, config, control)
+        except Interrupted:
+            return None
+        return result
+
+
+def _describe(error: Exception) -> dict[str, Any]:
+    return failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def failure(error: str, details: str = "") -> dict[str, Any]:
@@ -62,17 +105,16 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     if not before:
         return now | {"attempts": 1}
     kept = before | {"attempts": int(before.get("attempts", 0)) + 1}
-    if any(now.get(key) != before.get(key) for key in ("versions", "commit", "dirty")):
+    # A record of before ranks were counted was made by one.
+    if any(now.get(key) != ({"ranks": 1} | before).get(key) for key in ("versions", "commit", "dirty", "ranks")):
         kept["went_on_in"] = [*before.get("went_on_in", ()), now]
     return kept
 
 
 def _clean_up(path: Path) -> None:
     """What only a run that is not done has use for; also what a killed writer left half written."""
-    for name in ("progress.json", "checkpoint.safetensors"):
-        (path / name).unlink(missing_ok=True)
-    for unfinished in path.glob(".*.unfinished"):
-        unfinished.unlink(missing_ok=True)
+    for used in (path / "progress.json", *path.glob("checkpoint*.safetensors"), *path.glob(".*.unfinished")):
+        used.unlink(missing_ok=True)
 
 
 def _set_threads(threads: int) -> None:

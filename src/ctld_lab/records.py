@@ -2,10 +2,11 @@
 
     STUDY/                  study.json                 what was asked: study, scale, methods, seeds, data, settings
       runs/RUN/             config.json                everything that decides the run's numbers; never changes
-                            environment.json           versions, commit, machine, threads
+                            environment.json           versions, commit, machine, threads; notes on what went wrong
                             metrics.jsonl              one line per evaluation
                             trace.jsonl                one line per recorded step: α, temperature ratio, energies
-                            checkpoint.safetensors     where to go on (gone when the run is done)
+                            checkpoint.safetensors     where to go on, and checkpoint.previous.safetensors, should that be
+                                                       damaged (gone when the run is done)
                             progress.json              step and rate of a live run, once a second; for eyes only
                             result.json                written last: its presence says that the run is done
                             failure.json               the error, if the last attempt failed
@@ -16,83 +17,49 @@ No torch here: the report reads records alone.
 """
 
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ctld_lab.files import (
+    Appender,
+    MissingRecord,
+    RecordError,
+    check_own,
+    plain,
+    read_json,
+    read_lines,
+    write_bytes,
+    write_json,
+)
+
+__all__ = [  # reading and writing is in `files`; what others need of it is had here
+    "Appender",
+    "RecordError",
+    "RunDirectory",
+    "StudyDirectory",
+    "find_studies",
+    "notes_in",
+    "number",
+    "plain",
+    "read_json",
+    "write_bytes",
+    "write_json",
+]
 FORMAT = 1
-LARGEST_JSON = 64 * 2**20  # bytes; a larger one is not ours
-
-
-class RecordError(Exception):
-    """A record that is missing, broken or not ours; the message names the file and the remedy."""
-
-
-class MissingRecord(RecordError):
-    """There is no such file."""
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Beside the file, to the disk, then renamed: a reader sees the old one or the new one, never a part."""
-    write_bytes(path, (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
-
-
-def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """As `write_json`, for any content. What is not `durable` may be lost with the machine's power, never be torn."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        if durable:
-            _to_disk(path.parent)  # else the rename itself could be lost with the power
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def _to_disk(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; anything else is refused with a sentence."""
-    try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise RecordError(f"{path} has {path.stat().st_size} bytes, more than any record has; remove it")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise MissingRecord(f"{path} does not exist") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(f"{path} cannot be read as JSON ({error}); remove it and run again") from None
-    if not isinstance(value, dict):
-        raise RecordError(f"{path} holds {type(value).__name__}, not an object; remove it and run again")
-    return value
-
-
-def plain(value: Any) -> Any:
-    """With numbers that JSON lacks written as strings: what diverged says "nan", "inf" or "-inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
 
 
 def number(value: Any) -> float:
     """The float that `plain` wrote; NaN for what is not there."""
     return float("nan" if value is None else value)
+
+
+def notes_in(environment: dict[str, Any]) -> list[str]:
+    """See `RunDirectory.notes`."""
+    kept = environment.get("notes")
+    return [str(sentence) for sentence in kept] if isinstance(kept, list) else []
 
 
 # ---- a run ----
@@ -122,15 +89,23 @@ class RunDirectory:
         """None until the run is done."""
         return self._if_present("result.json") or None
 
+    def notes(self) -> list[str]:
+        """What whoever looks at the run should know, such as a damaged checkpoint; the run itself may be done."""
+        return notes_in(self.environment())
+
+    def note(self, sentence: str) -> None:
+        self.write("environment.json", self.environment() | {"notes": [*self.notes(), sentence]})
+
     def failure(self) -> dict[str, Any] | None:
         return self._if_present("failure.json") or None
 
     def progress(self) -> dict[str, Any]:
-        """What a live run last said; empty if it said nothing readable."""
+        """What a live run last said, in numbers; empty if it said nothing readable."""
         try:
-            return self._if_present("progress.json")
+            said = self._if_present("progress.json")
         except RecordError:
             return {}
+        return {name: value for name, value in said.items() if isinstance(value, int | float)}
 
     def state(self) -> str:
         """done, failed, started or waiting."""
@@ -164,22 +139,7 @@ class RunDirectory:
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
         """Of metrics.jsonl or trace.jsonl; a last line that was cut off is left out."""
-        path = self.path / name
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for line_number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise RecordError(
-                        f"{path}, line {line_number}: {error}; remove {self.path} and run again"
-                    ) from None
-                if not isinstance(value, dict):
-                    raise RecordError(f"{path}, line {line_number} is no object; remove {self.path} and run again")
-                yield value
+        return read_lines(self.path / name)
 
     def metrics(self) -> list[dict[str, Any]]:
         return list(self.lines("metrics.jsonl"))
@@ -189,9 +149,10 @@ class RunDirectory:
 
     def cut(self, name: str, length: int) -> None:
         """Take away what was appended after a checkpoint that saw `length` bytes."""
-        if Path(name).name != name or length < 0:  # a checkpoint is data: it must not empty other files
+        if not _is_name(name) or length < 0:  # a checkpoint is data: it must not empty other files
             raise RecordError(f"{name!r} cut to {length} bytes: no file of {self.path}")
         path = self.path / name
+        check_own(path)
         held = path.stat().st_size if path.exists() else 0
         if held < length:
             raise RecordError(f"{path} has {held} bytes, the checkpoint saw {length}; remove {self.path} and run again")
@@ -203,28 +164,6 @@ class RunDirectory:
             return read_json(self.path / name)
         except MissingRecord:  # also of a live run, which may remove it at any moment
             return {}
-
-
-class Appender:
-    """Appends lines to a file; `length` is what a checkpoint remembers."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
-
-    @property
-    def length(self) -> int:
-        return self._file.tell()
-
-    def append(self, value: dict[str, Any]) -> None:
-        self._file.write((json.dumps(plain(value), ensure_ascii=False, allow_nan=False) + "\n").encode())
-
-    def flush(self, *, to_disk: bool = False) -> None:
-        self._file.flush()
-        if to_disk:
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
 
 
 # ---- a study ----
@@ -241,14 +180,14 @@ class StudyDirectory:
         return read_json(self.path / "study.json")
 
     def run(self, name: str) -> RunDirectory:
-        if not name or name in (".", "..") or Path(name).name != name:
+        if name in (".", "..") or not _is_name(name):
             raise RecordError(f"{name!r} is no name of a run: it must not leave {self.path}")
         return RunDirectory(self.path / "runs" / name)
 
     def runs(self) -> list[RunDirectory]:
         """By name. What has no configuration yet (killed before it was written) is left out."""
         found = sorted((self.path / "runs").glob("*/config.json"))
-        return [RunDirectory(path.parent) for path in found]
+        return [RunDirectory(path.parent) for path in found if _is_name(path.parent.name)]
 
     def prepare(self, description: dict[str, Any]) -> None:
         """Write study.json, or see that what is there fits; methods and seeds of an older command are kept beside new ones."""
@@ -278,6 +217,11 @@ def find_studies(root: Path) -> list[StudyDirectory]:
     if (root / "study.json").exists():
         return [StudyDirectory(root)]
     return [StudyDirectory(path.parent) for path in sorted(root.glob("*/study.json"))]
+
+
+def _is_name(name: str) -> bool:
+    """One step down, and nothing that a terminal would obey."""
+    return bool(name) and Path(name).name == name and name.isprintable()
 
 
 def _short(value: Any) -> str:

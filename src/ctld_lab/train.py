@@ -16,8 +16,9 @@ from torch import nn
 import ctld
 from ctld import NonFiniteError
 from ctld_lab import workloads
-from ctld_lab.checkpoints import load_checkpoint, save_checkpoint
+from ctld_lab.checkpoints import load_newest, save_checkpoint
 from ctld_lab.control import Control, Interrupted
+from ctld_lab.ranks import ALONE, RanksError
 from ctld_lab.records import Appender, RecordError, RunDirectory
 from ctld_lab.streams import stream_seed
 
@@ -36,7 +37,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         # What CTLD warns of (no prior, α outside) is the study's own choice, or is recorded in the result.
         warnings.simplefilter("ignore", UserWarning)
         try:
-            training.restore()
+            training.take_up()
             while training.stage < training.workload.stages:
                 training.train_stage()
             return training.result(diverged=False)
@@ -66,7 +67,10 @@ class Training:
         self.checkpoint_seconds = float(config["checkpoint_seconds"])
         self.trace_every = max(1, config["exploration_steps"] // 1000)
         self.all_steps = int(sum(config["steps"]))
+        self.ranks = control.ranks or ALONE
         self.workload = workloads.build(config)
+        if self.ranks.size > 1:
+            self.workload.divide(self.ranks)
         self.stage = self.stage_step = 0
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.tempering = dict(NOT_TEMPERED)
@@ -101,7 +105,7 @@ class Training:
 
     def end_stage(self) -> None:
         """Evaluate on all data: that is what counts, and no point of a learning curve, which sees less."""
-        splits = self.workload.evaluate(thorough=True)
+        splits = self._evaluated(thorough=True)
         self._check(splits)
         self.ends.append(splits | self._tempering())
         self.stage, self.stage_step = self.stage + 1, 0
@@ -116,6 +120,10 @@ class Training:
         loss = self.workload.loss(self.stage_step)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
+        if self.ranks.size > 1:
+            stopping, due = self.ranks.average_gradients(
+                self.parameters, stopping=self.control.stopping, saving=self._save_due()
+            )
         if self.clip is not None:
             nn.utils.clip_grad_value_(self.parameters, self.clip)  # each element, as char-rnn does
         exploring = tempered is not None and tempered.exploring
@@ -126,12 +134,14 @@ class Training:
         self.stage_step += 1
         if tempered is not None and exploring:
             self._record_tempering(tempered)
-        self.control.tell(self.directory, self.step, self.all_steps)
+        if self.ranks.first:
+            self.control.tell(self.directory, self.step, self.all_steps)
         if self.stage_step in self.evaluations:
             self._tick("train")
             self.evaluate()
-        stopping = self.control.stopping
-        if stopping or time.perf_counter() - self._saved > self.checkpoint_seconds:
+        if self.ranks.size == 1:
+            stopping, due = self.control.stopping, self._save_due()
+        if stopping or due:
             self._tick("train")
             self.save()
             if stopping:
@@ -170,8 +180,19 @@ class Training:
 
     def evaluate(self) -> None:
         """Append a line to the metrics; a loss that is no number ends the run."""
-        splits = self.workload.evaluate(thorough=False)
+        splits = self._evaluated(thorough=False)
         self._tick("evaluate")
+        if self.ranks.first:
+            self._write_metrics(splits)
+        self._check(splits)
+        self._tick("log")
+
+    def _evaluated(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        """By rank 0, on the same data as if it were alone; the others hear it, and so all see alike whether it diverged."""
+        splits: dict[str, dict[str, float]] = self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough))
+        return splits
+
+    def _write_metrics(self, splits: dict[str, dict[str, float]]) -> None:
         line = {
             "step": self.step,
             "stage": self.stage + 1,
@@ -184,8 +205,6 @@ class Training:
         metrics = self._open()[0]
         metrics.append(line)
         metrics.flush()
-        self._check(splits)
-        self._tick("log")
 
     @staticmethod
     def _check(splits: dict[str, dict[str, float]]) -> None:
@@ -201,7 +220,7 @@ class Training:
         counts["cold"] += last.temperature_ratio == 1.0
         counts["outside"] += abs(last.alpha) > getattr(optimizer.tempering, "edge", math.inf)
         counts["highest_ratio"] = max(counts["highest_ratio"], last.temperature_ratio)
-        if self.stage_step % self.trace_every == 0:
+        if self.ranks.first and self.stage_step % self.trace_every == 0:
             line = {
                 "step": self.step,
                 "stage": self.stage + 1,
@@ -225,9 +244,11 @@ class Training:
 
     def result(self, *, diverged: bool) -> dict[str, Any]:
         """What `result.json` holds."""
-        metrics, trace = self._open()
-        for lines in (metrics, trace):
-            lines.flush(to_disk=True)
+        if self.ranks.first:
+            for lines in self._open():
+                lines.flush(to_disk=True)
+            if self.config.get("keep_parameters"):
+                save_checkpoint(self.directory.path / "parameters.safetensors", self.workload.model.state_dict())
         self._tick("log")
         result: dict[str, Any] = {
             "steps": self.step,
@@ -248,8 +269,14 @@ class Training:
 
     # ---- checkpoints ----
 
+    def _save_due(self) -> bool:
+        return time.perf_counter() - self._saved > self.checkpoint_seconds
+
     def save(self) -> None:
         """Lines first, to the disk; then, in one move, the checkpoint that vouches for them."""
+        workload = self.workload.state()
+        if not self.ranks.first:
+            return
         metrics, trace = self._open()
         for lines in (metrics, trace):
             lines.flush(to_disk=True)
@@ -257,7 +284,7 @@ class Training:
         state = {
             "stage": self.stage,
             "stage_step": self.stage_step,
-            "workload": self.workload.state(),
+            "workload": workload,
             "optimizer": self.optimizer.state_dict(),
             "generator": torch.get_rng_state(),
             "ends": self.ends,
@@ -269,14 +296,29 @@ class Training:
         self._tick("log")
         self._saved = time.perf_counter()
 
+    def take_up(self) -> None:
+        """`restore`, on every rank from the same files; rank 0 goes first, since it may have to set a damaged one aside."""
+        if self.ranks.first:
+            self.restore()
+        self.ranks.wait()
+        if not self.ranks.first:
+            self.restore()
+        first = self.ranks.of_first(lambda: [self.stage, self.stage_step])
+        if first != [self.stage, self.stage_step]:
+            raise RanksError(
+                f"{self.ranks} read another checkpoint than rank 0; let all have one {self.directory.path}"
+            )
+        self.ranks.wait()  # nothing is appended until all have read
+
     def restore(self) -> None:
-        """Take up the checkpoint; without one, start from nothing."""
+        """Take up the newest good checkpoint; where there never was one, start from nothing."""
         path = self.directory.checkpoint
-        if not path.exists():
+        found = load_newest(path)
+        if found is None:
             for name in LINES:
                 self.directory.cut(name, 0)
             return
-        state = load_checkpoint(path)
+        state, note = found
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
             self.ends, self.tempering, self.clocks = state["ends"], state["tempering"], state["clocks"]
@@ -288,6 +330,8 @@ class Training:
             raise RecordError(f"{path} does not fit this run ({error}); remove it, and the run starts anew") from error
         for name, length in zip(LINES, lengths, strict=True):
             self.directory.cut(name, length)
+        if note and self.ranks.first:
+            self.directory.note(f"{note}, at step {self.step:,}")
 
     def _open(self) -> tuple[Appender, Appender]:
         if self._metrics is None or self._trace is None:

@@ -406,7 +406,8 @@ for dtype, kind, options, shift in [(torch.float32, None, False, 0), (torch.floa
             parameter.grad = torch.zeros_like(parameter)
         lists = [[torch.zeros(size, dtype=real) for size in sizes] for _ in range(4)]
         names = ["scales", "previous_gradients", "gradient_variances"]
-        cuda.advance(parameters, [x.grad for x in parameters], lists[0], list(range(len(sizes))), [0] * len(sizes), kind, seed, step, retain=1.0, impulse=step / 7,
+        gradients, streams, offsets = [x.grad for x in parameters], list(range(len(sizes))), [0] * len(sizes)
+        cuda.advance(parameters, gradients, lists[0], streams, offsets, kind, seed, step, retain=1.0, impulse=step / 7,
                      deviation=0.0, stride=1.0, decay=step / 3, ascend=step == 1, measure=options,
                      refused=torch.tensor(False) if options else None, **(dict(zip(names, lists[1:])) if options else {}))
     assert len(set(map(id, compiled))) == 1, "compiled anew for another step"

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ctld_lab import records
+from ctld_lab import files, records
 from ctld_lab.records import Appender, RecordError, RunDirectory, StudyDirectory, find_studies, read_json, write_json
 
 DESCRIPTION = {
@@ -39,6 +39,40 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_lines_wait_until_they_are_asked_for_or_are_many(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    lines = Appender(path)
+    lines.append({"step": 1})
+    assert path.stat().st_size == 0
+    assert lines.length == len('{"step": 1}\n')
+    while lines.length < files.BUFFER:
+        lines.append({"step": 2})
+    assert path.stat().st_size == lines.length
+    lines.append({"step": 3})
+    lines.close()
+    assert path.stat().st_size == lines.length
+    assert RunDirectory(tmp_path).trace()[-1] == {"step": 3}
+
+
+def test_notes_are_kept_beside_the_environment(tmp_path):
+    run = RunDirectory(tmp_path)
+    assert run.notes() == []
+    run.write("environment.json", {"threads": 1})
+    run.note("the disk is old")
+    run.note("very old")
+    assert run.notes() == ["the disk is old", "very old"]
+    assert run.environment()["threads"] == 1
+    run.write("environment.json", {"notes": "no list"})
+    assert run.notes() == []
+
+
+def test_progress_is_numbers_or_nothing(tmp_path):
+    write_json(tmp_path / "progress.json", {"step": 3, "steps": "x", "time": [1]})
+    assert RunDirectory(tmp_path).progress() == {"step": 3}
+    (tmp_path / "progress.json").write_bytes(b"{")
+    assert RunDirectory(tmp_path).progress() == {}
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000, b'"text"'])
 def test_what_is_no_record_is_refused_by_name(tmp_path, content):
     path = tmp_path / "result.json"
@@ -48,7 +82,7 @@ def test_what_is_no_record_is_refused_by_name(tmp_path, content):
 
 
 def test_a_file_of_another_size_class_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "LARGEST_JSON", 100)
+    monkeypatch.setattr(files, "LARGEST", 100)
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"a": "b" * 100}))
     with pytest.raises(RecordError, match="more than any record"):

@@ -341,7 +341,7 @@ def test_a_full_disk_fails_the_run_and_no_more(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ctld_lab.records.write_bytes", full)
+    monkeypatch.setattr("ctld_lab.files.write_bytes", full)
     assert jobs.execute(tmp_path, threads=1, control=Control()) == "failed"
 
 

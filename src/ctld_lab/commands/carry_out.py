@@ -1,5 +1,6 @@
 """`ctld run` and `ctld resume`: the runs that a study asks for, executed, counted and reported."""
 
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.lock import check_writable, locked
 from ctld_lab.commands.request import Order, build, find_study, unknown
 from ctld_lab.control import Control
-from ctld_lab.executors import ENGINES, cores, run_all
+from ctld_lab.executors import ENGINES, cores, run_all, torchrun
 from ctld_lab.executors.progress import Display, first_line
 from ctld_lab.records import RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
@@ -30,17 +31,34 @@ class Machinery:
     workers: int | None = None
     threads: int | None = None
     ray_address: str | None = None
+    ranks: int | None = None
 
     def check(self) -> None:
         if self.engine not in (None, *ENGINES):
             raise Refusal(unknown("engine", str(self.engine), ENGINES))
-        for option, value in (("--workers", self.workers), ("--threads", self.threads)):
+        for option, value in (("--workers", self.workers), ("--threads", self.threads), ("--ranks", self.ranks)):
             if value is not None and value < 1:
                 raise Refusal(f"{option} {value}: at least 1 is needed")
         if self.ray_address is not None and self.engine != "ray":
             raise Refusal("--ray-address is for --engine ray")
         if self.engine == "local" and self.workers not in (None, 1):
             raise Refusal("--engine local executes one run at a time; leave --workers out, or give --engine pool")
+        if self.ranks not in (None, 1) and self.engine in ("local", "ray"):
+            raise Refusal(
+                f"--engine {self.engine} executes a run in one process; leave it out with --ranks {self.ranks}, "
+                "or start the ranks by torchrun"
+            )
+        if torchrun.launched() and {self.engine, self.workers, self.ranks} != {None}:
+            raise Refusal(
+                f"torchrun has started {torchrun.size()} ranks, which take one run after the other; leave --engine, "
+                "--workers and --ranks out"
+            )
+
+    def check_kind(self, kind: str) -> None:
+        if kind != "train" and (torchrun.launched() or self.ranks not in (None, 1)):
+            raise Refusal(
+                f"runs of kind {kind} are not trained, and have no use for ranks; leave --ranks or torchrun out"
+            )
 
     def alone(self) -> Self:
         """For a single run."""
@@ -49,13 +67,18 @@ class Machinery:
     def execute(self, paths: Sequence[Path], console: Console, title: str) -> dict[Path, str]:
         """The state of each; see `run_all`."""
         control = Control()
-        workers = self.workers or (1 if self.engine == "local" else cores())
+        ranks = self.ranks or 1
+        workers = self.workers or (1 if self.engine == "local" or ranks > 1 else cores())
+        engine = self.engine or ("local" if workers == ranks == 1 else "pool")
         with Display(paths, console, title=title, control=control):
+            if torchrun.launched():
+                return torchrun.run_all(paths, threads=self.threads, control=control)
             return run_all(
                 paths,
-                engine=self.engine or ("local" if workers == 1 else "pool"),
+                engine=engine,
                 workers=workers,
                 threads=self.threads,
+                ranks=ranks,
                 control=control,
                 ray_address=self.ray_address,
             )
@@ -111,6 +134,7 @@ def follow_plan(
     for runs in study.plan(request, place):
         paths = []
         for run in runs:
+            machinery.check_kind(str(run.config.get("kind")))
             place.run(run.name).prepare(run.config)
             paths.append(place.run(run.name).path)
         finished = [path for path in paths if path not in states and RunDirectory(path).result() is not None]
@@ -134,15 +158,27 @@ def conclude(
         console.print(_count(states, before))
     failed = [RunDirectory(path) for path, state in states.items() if state == "failed"]
     for run in failed:
-        failure = run.failure() or {}
-        console.print(f"[red]failed[/]  {run.name}: ", end="")
-        console.print(first_line(failure.get("error")), markup=False, highlight=False, soft_wrap=True)
-        console.print(f"        traceback: {run.path / 'failure.json'}", markup=False, highlight=False, soft_wrap=True)
+        failure = run.failure()
+        said = _unrecorded(run) if failure is None else first_line(failure.get("error"))
+        console.print("[red]failed[/]  ", end="")
+        console.print(f"{run.name}: {said}", markup=False, highlight=False, soft_wrap=True)
+        if failure is not None:
+            path = run.path / "failure.json"
+            console.print(f"        traceback: {path}", markup=False, highlight=False, soft_wrap=True)
+    for run in (RunDirectory(path) for path in states if path not in before):
+        for note in run.notes():
+            console.print(f"note    {run.name}: {note}", markup=False, highlight=False, soft_wrap=True)
     unfinished = interrupted or any(state in ("interrupted", "waiting") for state in states.values())
     if failed or unfinished:
         word = "interrupted" if unfinished else "failed runs try again"
         console.print(f"{word}; go on with: {again}", markup=False, highlight=False, soft_wrap=True)
     return INTERRUPTED if unfinished else 1 if failed else 0
+
+
+def _unrecorded(run: RunDirectory) -> str:
+    """A run that could not even leave a failure.json: most likely the disk is full."""
+    free = shutil.disk_usage(run.path).free
+    return f"its failure could not be written to {run.path}, where {free:,} bytes are free; make space"
 
 
 def _count(states: dict[Path, str], before: set[Path]) -> Table:

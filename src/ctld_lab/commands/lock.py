@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +19,8 @@ def locked(directory: Path) -> Iterator[None]:
     """Make the directory if need be, and have it alone."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / NAME).open("a+")
+        # Not through a link: it is emptied, and a stranger's directory must not have us empty another file.
+        file = os.fdopen(os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
         raise Refusal(f"{directory} cannot be written ({error.strerror}); give another --dir") from None
     with file:
@@ -28,9 +29,9 @@ def locked(directory: Path) -> Iterator[None]:
                 f"another command, process {holder(directory) or 'unknown'}, is at work in {directory}; "
                 "wait for it, stop it, or give another --dir"
             )
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        with suppress(OSError):  # for eyes only; a full disk is told by who needs it
+            os.truncate(file.fileno(), 0)
+            os.write(file.fileno(), f"{os.getpid()}\n".encode())
         yield
 
 
@@ -49,6 +50,8 @@ def _taken(file: IO[str]) -> bool:
 
 def holder(directory: Path) -> int | None:
     """The process that has the directory now; None if nobody has, 0 if it does not say who it is."""
+    if not (directory / NAME).is_file():  # a pipe would never answer
+        return None
     try:
         with (directory / NAME).open() as file:
             try:

@@ -23,7 +23,7 @@ Workers = Annotated[
     typer.Option(
         metavar="N",
         help="Runs at a time.",
-        show_default="one per core",
+        show_default="one per core; 1 with --ranks",
         rich_help_panel=PANEL,
     ),
 ]
@@ -32,7 +32,16 @@ Threads = Annotated[
     typer.Option(
         metavar="N",
         help="Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
-        show_default="cores / workers",
+        show_default="cores / workers / ranks",
+        rich_help_panel=PANEL,
+    ),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Processes that train each run together, data-parallel. A run may go on on another number.",
+        show_default="1",
         rich_help_panel=PANEL,
     ),
 ]

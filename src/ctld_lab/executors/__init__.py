@@ -1,4 +1,4 @@
-"""Where runs execute: in this process, in a pool of processes, or on Ray. Whichever it is, it leaves the same records.
+"""Where runs execute: in this process, in a pool of processes, by torchrun's, or on Ray. It leaves the same records.
 
 Ctrl-C or SIGTERM asks the live runs to save a checkpoint and stop, and no other is begun; a second one kills.
 """
@@ -26,31 +26,37 @@ def run_all(
     engine: str = "pool",
     workers: int = 1,
     threads: int | None = None,
+    ranks: int = 1,
     on_change: Callable[[], None] | None = None,
     control: Control | None = None,
     ray_address: str | None = None,
 ) -> dict[Path, str]:
-    """Execute the runs that these directories describe, `workers` at a time, each on `threads` threads.
+    """Execute the runs that these directories describe, `workers` at a time, each by `ranks` processes on `threads` threads.
 
     Returns the state in which each is left: "done", "failed", "interrupted" (begun, and can go on) or "waiting" (not
     begun). `on_change` is called whenever one of them changes. `control.stopping` becomes true when a signal comes.
     """
     if engine not in ENGINES:
         raise ValueError(f"no engine is called {engine!r}; known: {', '.join(ENGINES)}")
-    if workers < 1 or (threads is not None and threads < 1):
-        raise ValueError(f"workers and threads must be at least 1, not {workers} and {threads}")
-    threads = threads or max(1, cores() // workers)
+    if workers < 1 or ranks < 1 or (threads is not None and threads < 1):
+        raise ValueError(f"workers, ranks and threads must be at least 1, not {workers}, {ranks} and {threads}")
+    if ranks > 1 and engine != "pool":
+        raise ValueError(f"the engine {engine!r} executes a run in one process; ranks = {ranks} need the engine 'pool'")
+    threads = threads or max(1, cores() // (workers * ranks))
     control = control or Control()
     changed = on_change or _nothing
-    with _listening(control):
+    with listening(control):
         if engine == "local":
             from ctld_lab.executors import local
 
             return local.run(paths, threads=threads, control=control, on_change=changed)
         if engine == "pool":
-            from ctld_lab.executors import pool
+            from ctld_lab.executors import pool, team
 
-            return pool.run(paths, workers=workers, threads=threads, control=control, on_change=changed)
+            def hire() -> pool.Hand:
+                return pool.Worker(pool.work, threads) if ranks == 1 else team.Team(threads, ranks)
+
+            return pool.run(paths, workers=workers, hire=hire, control=control, on_change=changed)
         from ctld_lab.executors import on_ray
 
         return on_ray.run(
@@ -59,7 +65,7 @@ def run_all(
 
 
 @contextmanager
-def _listening(control: Control) -> Iterator[None]:
+def listening(control: Control) -> Iterator[None]:
     """Signals go to `control` meanwhile; afterwards to whoever had them before."""
     if threading.current_thread() is not threading.main_thread():  # Python hands signals to no other
         yield

@@ -26,6 +26,7 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
         if time.monotonic() > give_up:
             break
         time.sleep(0.2)
+    control.announce(state="waiting")
     return "waiting"
 
 

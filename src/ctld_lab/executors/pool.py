@@ -1,4 +1,5 @@
 """In a pool of processes. A worker that dies takes one run with it: that one is marked failed, and the others go on.
+A run on several ranks has a team of such processes (`team`) in the place of a worker.
 
 Processes are spawned, not forked: a forked child hangs when it enters OpenMP. Each worker has a pipe of its own, so the
 parent knows who has which run, and a worker whose parent is gone sees the pipe's end, saves a checkpoint and leaves.
@@ -11,11 +12,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, Protocol
 
 from ctld_lab.control import Control
 from ctld_lab.executors import alone
@@ -25,19 +27,43 @@ from ctld_lab.records import RunDirectory
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 60.0  # seconds that a worker without a parent has for its next checkpoint
 STOP = "stop"
+AGAIN = "can be resumed from its last checkpoint"
 
 
 # ---- the parent ----
 
 
+class Hand(Protocol):
+    """What executes one run at a time: a worker, or a team of ranks."""
+
+    path: Path | None
+    usable: bool
+    """False once it died, or a signal came to it: it takes no more."""
+
+    def give(self, path: Path) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def sources(self) -> list[Any]:
+        """What to wait for."""
+        ...
+
+    def ended(self, control: Control) -> str | None:
+        """The state in which the run is left, once it has ended."""
+        ...
+
+    def dismiss(self) -> None: ...
+
+
 class Worker:
     """A process, its pipe and the run that it has."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, threads), daemon=True)
+        self.process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
         self.path: Path | None = None
+        self.usable = True
         # Until it listens, a signal must wait rather than end it. The tracker, started first, would lift the block.
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
@@ -54,10 +80,20 @@ class Worker:
     def stop(self) -> None:
         self._send(STOP)
 
-    def answer(self) -> str | None:
-        """The state of the run that it had; None if it died."""
+    def sources(self) -> list[Any]:
+        return [self.pipe, self.process.sentinel]
+
+    def ended(self, control: Control) -> str | None:
+        if not connection.wait(self.sources(), timeout=0.0):
+            return None
+        state = self.answer()
+        self.usable = state in ("done", "failed")
+        return state or self._buried(control)
+
+    def answer(self) -> Any:
+        """What it says of the run that it had; None if it died."""
         try:
-            return str(self.pipe.recv()) if self.pipe.poll() else None
+            return self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
             return None
 
@@ -70,14 +106,28 @@ class Worker:
         with suppress(OSError):  # dead; its sentinel says so
             self.pipe.send(order)
 
+    def _buried(self, control: Control) -> str:
+        """The state of the run, now that the process is dead."""
+        assert self.path is not None
+        self.process.join(timeout=10.0)
+        return bury(RunDirectory(self.path), failure(self.obituary("the process")), control)
+
+    def obituary(self, who: str) -> str:
+        return _obituary(self.process.exitcode, who)
+
 
 def run(
-    paths: Sequence[Path], *, workers: int, threads: int, control: Control, on_change: Callable[[], None]
+    paths: Sequence[Path],
+    *,
+    workers: int,
+    hire: Callable[[], Hand],
+    control: Control,
+    on_change: Callable[[], None],
 ) -> dict[Path, str]:
-    """The state of each; see `run_all`."""
+    """The state of each; see `run_all`. Up to `workers` hands are hired as they are needed."""
     states = dict.fromkeys(paths, "waiting")
     waiting = deque(paths)
-    crew: list[Worker] = []
+    crew: list[Hand] = []
     told_to_stop = False
     try:
         while True:
@@ -90,21 +140,20 @@ def run(
                 if idle is None:
                     if len(crew) >= workers:
                         break
-                    idle = Worker(threads)
+                    idle = hire()
                     crew.append(idle)
                 idle.give(waiting.popleft())
             busy = [worker for worker in crew if worker.path is not None]
             if not busy:
                 return states
-            sources = [source for worker in busy for source in (worker.pipe, worker.process.sentinel)]
-            ready = connection.wait(sources, timeout=0.2)
+            connection.wait([source for worker in busy for source in worker.sources()], timeout=0.2)
             for worker in busy:
-                if worker.path is None or (worker.pipe not in ready and worker.process.sentinel not in ready):
+                state = worker.ended(control)
+                if worker.path is None or state is None:
                     continue
-                state = worker.answer()
-                states[worker.path] = state or _buried(worker, control)
+                states[worker.path] = state
                 worker.path = None
-                if state not in ("done", "failed"):  # it died, or a signal came to it: it takes no more
+                if not worker.usable:
                     crew.remove(worker)
                     worker.dismiss()
                 on_change()
@@ -113,25 +162,22 @@ def run(
             worker.dismiss()
 
 
-def _buried(worker: Worker, control: Control) -> str:
-    """The state of the run of a worker that died."""
-    assert worker.path is not None
-    worker.process.join(timeout=10.0)
-    directory = RunDirectory(worker.path)
+def bury(directory: RunDirectory, what: dict[str, Any], control: Control) -> str:
+    """The state of a run that came to such an end: failed, unless it was done or was to be stopped anyway."""
     if directory.result() is not None:
         return "done"
     if control.stopping:
         return "interrupted"
     with suppress(OSError):  # a full disk must not stop the others
-        directory.write("failure.json", failure(_obituary(worker.process.exitcode)))
+        directory.write("failure.json", what)
     return "failed"
 
 
-def _obituary(exit_code: int | None) -> str:
+def _obituary(exit_code: int | None, who: str = "the process") -> str:
     if exit_code is None or exit_code >= 0:
-        return f"Died: the process ended with exit code {exit_code}; it can be resumed from its last checkpoint"
+        return f"Died: {who} ended with exit code {exit_code}; the run {AGAIN}"
     cause = ", as happens when memory runs out" if -exit_code == signal.SIGKILL else ""
-    return f"Killed: the process was killed by signal {-exit_code}{cause}; it can be resumed from its last checkpoint"
+    return f"Killed: {who} was killed by signal {-exit_code}{cause}; the run {AGAIN}"
 
 
 # ---- a worker ----
@@ -140,16 +186,22 @@ def _obituary(exit_code: int | None) -> str:
 def work(pipe: Connection, threads: int) -> None:
     """Execute what comes through the pipe, and say how each run ended, until the pipe ends or a signal comes."""
     control = Control()
-    control.listen()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    orders: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
-    threading.Thread(target=_hear, args=(pipe, orders, control), daemon=True).start()
-    while not control.stopping and (path := orders.get()) is not None:
+    for path in orders(pipe, control):
         state = alone.execute(path, threads=threads, control=control)
         try:
             pipe.send(state)
         except OSError:
             return  # nobody is there to hear it; the records are
+
+
+def orders(pipe: Connection, control: Control) -> Iterator[Path]:
+    """The runs that come through the pipe; from the first on, signals and the pipe's end reach `control`."""
+    control.listen()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
+    threading.Thread(target=_hear, args=(pipe, waiting, control), daemon=True).start()
+    while not control.stopping and (path := waiting.get()) is not None:
+        yield path
 
 
 def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: Control) -> None:

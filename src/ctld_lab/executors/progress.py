@@ -18,9 +18,12 @@ INTERVAL = 0.5  # seconds
 
 
 def total_steps(config: dict[str, Any]) -> int | None:
-    """Of the whole run, or rounds where it counts those; None if only the run itself knows."""
+    """Of the whole run, or rounds where it counts those; None if only the run itself knows, or if it makes no sense."""
     steps = config.get("steps", config.get("rounds"))
-    return None if steps is None else max(1, int(sum(steps) if isinstance(steps, list) else steps))
+    try:
+        return None if steps is None else max(1, int(sum(steps) if isinstance(steps, list) else steps))
+    except (TypeError, ValueError):
+        return None
 
 
 class Watched:

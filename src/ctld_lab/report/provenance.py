@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from ctld_lab.records import number, plain
+from ctld_lab.records import notes_in, number, plain
 from ctld_lab.report.plots import Panel, Plot, method_key, no_data, plain_log, powers
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Cell, Table
@@ -77,6 +77,7 @@ def _facts(study: StudyRecord) -> list[tuple[str, str]]:
         facts.append(
             ("Time", f"{show_seconds(total)} in all finished runs" + (f" ({', '.join(parts)})" if parts else ""))
         )
+    facts += [("Note", f"{run.name}: {shortened(note)}") for run in study.runs for note in notes_in(run.environment)]
     return facts
 
 

@@ -23,10 +23,10 @@ What the double well (d = 1) showed at laptop scale (results/laptop/tables/doubl
 * Time. What decays of the bias falls as L to the power −1.006 ± 0.004 untempered and −1.07 ± 0.02 with the paper's tempering
   (the bound: −1), the variance as −1.045 ± 0.008 and −0.93 ± 0.02.
 * The constant is nearly all of it, and tempering takes the average further from the minimum, as it must.
-* Step size. Untempered, the limit falls as η to the power 2.23 ± 0.04, since the positions of this integrator are right to second
-  order; "fixed" as 0.97 ± 0.17 (the bound: 1); "paper" does not fall: each η has another equation.
-* The average hides more than it shows: at g = 1 alone the error of "paper" grows as η falls, as η to the power −0.22 ± 0.01, made
-  up for in the average over all temperatures.
+* Step size. Untempered, the limit falls as η to the power 2.23 ± 0.04, since the positions of this integrator are right to
+  second order; "fixed" as 0.97 ± 0.17 (the bound: 1); "paper" does not fall: each η has another equation.
+* The average hides more than it shows: at g = 1 alone the error of "paper" grows as η falls, as η to the power −0.22 ± 0.01,
+  made up for in the average over all temperatures.
 
 So the rates are right for one equation, ever better integrated, and the paper's own constants are not that.
 """

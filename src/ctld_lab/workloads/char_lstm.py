@@ -13,9 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ctld_lab.ranks import ALONE, Ranks
 from ctld_lab.streams import torch_generator
+from ctld_lab.workloads.precision import floating_point
 
 State = tuple[Tensor, Tensor]
+ALL = slice(None)  # rows
 
 
 class Network(nn.Module):
@@ -29,7 +32,7 @@ class Network(nn.Module):
 
     def forward(self, text: Tensor, state: State) -> tuple[Tensor, State]:
         """Characters (time, rows) to scores (time · rows, symbols), and the state after them."""
-        hidden, state = self.lstm(nn.functional.one_hot(text, self.symbols).float(), state)
+        hidden, state = self.lstm(nn.functional.one_hot(text, self.symbols).to(state[0].dtype), state)
         return self.head(hidden.flatten(0, 1)), state
 
 
@@ -52,6 +55,7 @@ class CharLSTM:
         length: int = 50,
         curve_characters: int = 50_000,
         held_out_characters: int | None = None,
+        dtype: str = "float32",
     ) -> None:
         self.batch_size, self.length = batch_size, length
         self._curve_characters = curve_characters
@@ -66,8 +70,14 @@ class CharLSTM:
                 )
         self.num_data = self._texts["train"].size
         self._steps_per_epoch = (self._texts["train"].shape[1] - 1) // length
-        self.model = Network(len(alphabet), hidden, layers, torch_generator(seed, "initialisation"))
+        self._dtype = floating_point(dtype)
+        self.model = Network(len(alphabet), hidden, layers, torch_generator(seed, "initialisation")).to(self._dtype)
+        self._ranks, self._share, self._weight = ALONE, ALL, 1.0
         self._state = self._rest()
+
+    def divide(self, ranks: Ranks) -> None:
+        self._ranks, self._share, self._weight = ranks, ranks.share(self.batch_size), ranks.weight(self.batch_size)
+        self._state = self._shared(self._rest())
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         return list(self.model.parameters())
@@ -75,9 +85,9 @@ class CharLSTM:
     def loss(self, step: int) -> Tensor:
         """Mean nats per character of the next 50 characters of each row."""
         start = step % self._steps_per_epoch * self.length
-        loss, state = self._nats("train", start, self._state)
+        loss, state = self._nats("train", start, self._state, self._share)
         self._state = (state[0].detach(), state[1].detach())
-        return loss
+        return loss if self._weight == 1.0 else loss * self._weight
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
@@ -102,21 +112,30 @@ class CharLSTM:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
-        return {"model": dict(self.model.state_dict()), "carried": self._state}
+        """With the rows of all ranks, so that a run can go on on another number of them."""
+        carried = self._state
+        if self._ranks.size > 1:
+            hidden, cell = (self._ranks.gather(part, self.batch_size, 1) for part in carried)
+            carried = hidden, cell
+        return {"model": dict(self.model.state_dict()), "carried": carried}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self._state = state["carried"]
+        self._state = self._shared(state["carried"])
 
-    def _nats(self, split: str, start: int, state: State) -> tuple[Tensor, State]:
+    def _nats(self, split: str, start: int, state: State, rows: slice = ALL) -> tuple[Tensor, State]:
         # Widened a batch at a time: a text takes one byte a character in memory.
-        part = torch.from_numpy(self._texts[split][:, start : start + self.length + 1].T.astype(np.int64))
+        part = torch.from_numpy(self._texts[split][rows, start : start + self.length + 1].T.astype(np.int64))
         scores, state = self.model(part[:-1], state)
         return nn.functional.cross_entropy(scores, part[1:].flatten()), state
 
     def _rest(self) -> State:
         shape = (self.model.lstm.num_layers, self.batch_size, self.model.lstm.hidden_size)
-        return torch.zeros(shape), torch.zeros(shape)
+        return torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype)
+
+    def _shared(self, state: State) -> State:
+        """This rank's rows of it."""
+        return state if self._ranks.size == 1 else (state[0][:, self._share].clone(), state[1][:, self._share].clone())
 
     def _rows(self, text: NDArray[np.uint8]) -> NDArray[np.uint8]:
         columns = len(text) // self.batch_size

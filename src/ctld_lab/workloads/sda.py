@@ -19,10 +19,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, torch_generator
+from ctld_lab.workloads.precision import floating_point
 
 PIXEL_SCALE = 0.02
 CHUNK = 2000  # rows at a time, where no gradient is needed
+
+
+class Dropout(nn.Dropout):
+    """torch's, or this rank's rows of it: every rank draws the mask of the whole batch, whatever their number."""
+
+    share: slice | None = None
+    batch_size = 0
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.share is None or not self.training or self.p == 0.0:
+            return super().forward(input)
+        # Drawn as torch draws it on a CPU.
+        mask = input.new_empty((self.batch_size, *input.shape[1:])).bernoulli_(1.0 - self.p).div_(1.0 - self.p)
+        return input * mask[self.share]
 
 
 class Stack(nn.Module):
@@ -37,8 +53,8 @@ class Stack(nn.Module):
         for layer in (self.encoder, self.decoder):
             nn.init.xavier_uniform_(layer.weight, generator=generator)
             nn.init.zeros_(layer.bias)
-        self.input_dropout = nn.Dropout(0.0 if first else dropout)
-        self.code_dropout = nn.Dropout(0.0 if last else dropout)
+        self.input_dropout = Dropout(0.0 if first else dropout)
+        self.code_dropout = Dropout(0.0 if last else dropout)
         self.linear_output = first
 
     def encode(self, inputs: Tensor) -> Tensor:
@@ -66,6 +82,7 @@ class SdA:
         batch_size: int = 128,
         dropout: float = 0.2,
         curve_rows: int = 1000,
+        dtype: str = "float32",
     ) -> None:
         if widths[0] != images.shape[1]:
             raise ValueError(f"widths start with {widths[0]}, an image has {images.shape[1]} pixels; let them agree")
@@ -79,6 +96,8 @@ class SdA:
         self._inputs: dict[str, Tensor] = {}
         self._stage = -1
         self._order: tuple[int, Tensor] | None = None
+        self._share, self._weight = slice(None), 1.0
+        self._dtype = floating_point(dtype)
         self.stacks = [
             Stack(
                 widths[stage],
@@ -90,7 +109,13 @@ class SdA:
             )
             for stage in range(self.stages)
         ]
-        self.model = nn.ModuleList(self.stacks)
+        self.model = nn.ModuleList(self.stacks).to(self._dtype)
+
+    def divide(self, ranks: Ranks) -> None:
+        self._share, self._weight = ranks.share(self.batch_size), ranks.weight(self.batch_size)
+        for stack in self.stacks:
+            for dropout in (stack.input_dropout, stack.code_dropout):
+                dropout.share, dropout.batch_size = self._share, self.batch_size
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         """The codes of the stacks below are computed once, here: they no longer change."""
@@ -102,9 +127,9 @@ class SdA:
 
     def loss(self, step: int) -> Tensor:
         """Half the mean square error on a batch, dropout and all."""
-        clean = self._inputs["train"][self._rows(step)]
+        clean = self._inputs["train"][self._rows(step)[self._share]]
         made = self.stacks[self._stage](clean)
-        return 0.5 * nn.functional.mse_loss(made, clean)
+        return 0.5 * self._weight * nn.functional.mse_loss(made, clean)
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
@@ -120,7 +145,7 @@ class SdA:
                 error += float((made - part).double().square().sum())
                 for stack in reversed(trained[:-1]):
                     made = stack.decode(made)
-                image_error += float((made - image.float() * PIXEL_SCALE).double().square().sum())
+                image_error += float((made - image.to(self._dtype) * PIXEL_SCALE).double().square().sum())
             metrics[split] = {"mse": 0.5 * error / rows.numel(), "image_mse": 0.5 * image_error / pixels.numel()}
         trained[-1].train()
         return metrics
@@ -142,14 +167,14 @@ class SdA:
         below = [self.stacks[index].eval() for index in range(stage)]
         parts = []
         for part in torch.split(torch.from_numpy(pixels), CHUNK):
-            codes = part.float() * PIXEL_SCALE
+            codes = part.to(self._dtype) * PIXEL_SCALE
             for stack in below:
                 codes = stack.encode(codes)
             parts.append(codes)
         return torch.cat(parts)
 
     def _rows(self, step: int) -> Tensor:
-        """Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
+        """Of the whole batch. Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
         epoch, place = divmod(step, self.num_data // self.batch_size)
         if self._order is None or self._order[0] != epoch:
             shuffled = numpy_generator(self._seed, "data", self._stage, epoch).permutation(self.num_data)

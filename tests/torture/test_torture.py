@@ -1,0 +1,17 @@
+"""Ten kills of the hundred that `make torture` makes."""
+
+from pathlib import Path
+
+import pytest
+from kill_and_resume import torture
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("torture"),
+]
+
+
+@pytest.mark.parametrize(("kind", "workload"), [("elastic", "char_lstm"), ("same", "sda")])
+def test_killed_five_times_it_ends_where_it_would_have(kind, workload, tmp_path):
+    assert torture(kind, workload, 5, seed=1, root=tmp_path)["kills"] == 5
