@@ -1,4 +1,4 @@
-"""BAOAB beside Euler: SGD where there is no noise; the exact law on a Gaussian; the same state and refusals."""
+"""BAOAB and UBU beside Euler: SGD where there is no noise; the exact law on a Gaussian; the same state and refusals."""
 
 import math
 
@@ -19,10 +19,12 @@ def build(problem, **options):
     return CTLD(problem.model.parameters(), 0.05, 0.8, weight_decay=1e-2, num_data=96, **options)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_without_noise_it_is_sgd_through_the_change_of_phase(momentum):
+@pytest.mark.parametrize(
+    ("integrator", "momentum"), [("baoab", 0.0), ("baoab", 0.5), ("baoab", 0.9), ("ubu", 0.5), ("ubu", 0.9)]
+)
+def test_without_noise_it_is_sgd_through_the_change_of_phase(integrator, momentum):
     problem, twin = Classification(), Classification()
-    optimizer = build(problem)
+    optimizer = build(problem, integrator=integrator)
     sgd = torch.optim.SGD(twin.model.parameters(), 0.05, momentum, weight_decay=1e-2)
     optimizer.param_groups[0]["momentum"] = momentum
     with torch.no_grad():
@@ -72,6 +74,28 @@ def test_baoab_is_exact_on_a_gaussian(momentum, lr, ratio):
         assert abs(found.mean - ratio) < 4.2 * found.standard_error
 
 
+def ubu_law(momentum, step):
+    """N k Var θ/T of UBU where the gradient is taken, by its linear recursion; `step` = lr·k."""
+    length = -math.log(momentum)
+    kick = math.sqrt(length / (1 - momentum))
+    reach = kick * (1 - momentum) / length
+    wander = kick**2 * (2 * length - 3 + 4 * momentum - momentum**2) / length**2
+    together = kick * (1 - momentum) ** 2 / length
+    move = np.array([[1 - reach * kick * step, reach], [-momentum * kick * step, momentum]])
+    noise = np.array([[wander, together], [together, 1 - momentum**2]])
+    covariance = np.linalg.solve(np.eye(4) - np.kron(move, move), noise.reshape(-1)).reshape(2, 2)
+    return covariance[0, 0] * step, covariance[1, 1]
+
+
+@pytest.mark.parametrize(("momentum", "lr"), [(0.9, 0.01), (0.9, 0.04), (0.5, 0.04)])
+def test_ubu_has_the_law_of_its_recursion(momentum, lr):
+    assert ubu_law(0.95, 0.01)[0] == pytest.approx(1 + 0.01 / 12, abs=1e-4)  # what the docstring says
+    for series, law in zip(sample("ubu", momentum, lr), ubu_law(momentum, lr * CURVATURE), strict=True):
+        found = diagnostics.estimate(series)
+        assert found.standard_error < 0.01
+        assert abs(found.mean - law) < 4.2 * found.standard_error
+
+
 def test_the_law_would_notice_a_tenth_more_noise_and_euler():
     for series in sample("baoab", 0.9, 0.08, noise_factor=1.1):
         found = diagnostics.estimate(series)
@@ -82,16 +106,17 @@ def test_the_law_would_notice_a_tenth_more_noise_and_euler():
     assert found.mean > 1.5
 
 
+@pytest.mark.parametrize("integrator", ["baoab", "ubu"])
 @pytest.mark.parametrize("interruption", [5, 15])
-def test_resume_is_bit_for_bit(interruption):
+def test_resume_is_bit_for_bit(integrator, interruption):
     problem = Classification()
-    optimizer = build(problem, temperature=0.3)
+    optimizer = build(problem, temperature=0.3, integrator=integrator)
     train(problem, optimizer, range(interruption))
     model, state = saved([problem.model.state_dict(), optimizer.state_dict()])
     train(problem, optimizer, range(interruption, 24))
     other = Classification()
     other.model.load_state_dict(model)
-    resumed = build(other, temperature=0.3, seed=6)
+    resumed = build(other, temperature=0.3, seed=6, integrator=integrator)
     resumed.load_state_dict(state)
     train(other, resumed, range(interruption, 24))
     assert torch.equal(other.flat(), problem.flat())
@@ -113,5 +138,11 @@ def test_refused_steps_change_nothing():
 def test_bad_input():
     with pytest.raises(ValueError, match="integrator = 'verlet' is unknown"):
         build(Classification(), integrator="verlet")
+    problem = Classification()
+    optimizer = CTLD(
+        problem.model.parameters(), 0.05, 0.0, num_data=96, exploration_steps=5, temperature=0.1, integrator="ubu"
+    )
+    with pytest.raises(ValueError, match="needs momentum > 0"):
+        train(problem, optimizer, range(1))
     with pytest.raises(ValueError, match="noise_compensation goes with"):
         build(Classification(), noise_compensation=True)

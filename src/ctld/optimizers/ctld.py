@@ -60,9 +60,10 @@ class CTLD(Sampler):
         parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
     tempering : TemperatureControl, optional
         What moves the temperature; `Tempering.paper` if left out.
-    integrator : "euler" or "baoab"
-        Of the parameters, while exploring: the paper's, or one whose parameters have the exact variance on a Gaussian at any
-        stable step, for two passes over memory in place of one (`ctld.optimizers.integrators`).
+    integrator : "euler", "baoab" or "ubu"
+        Of the parameters, while exploring: the paper's; one whose parameters have the exact variance on a Gaussian at any
+        stable step; one of strong order two. The last two take two passes over memory in place of one
+        (`ctld.optimizers.integrators`).
     noise : "gaussian" or "three_point"
         Of the parameters. Three-point noise has the Gaussian's first five moments, which is all that the order of an
         integrator rests on, and is cheaper (docs/methods.md).
@@ -92,7 +93,7 @@ class CTLD(Sampler):
         weight_decay: float = 0.0,
         temperature: float | Literal["auto"] = "auto",
         tempering: TemperatureControl | None = None,
-        integrator: Literal["euler", "baoab"] = "euler",
+        integrator: Literal["euler", "baoab", "ubu"] = "euler",
         noise: Literal["gaussian", "three_point"] = "gaussian",
         noise_compensation: bool = False,
         check_gradients: bool = True,
@@ -362,6 +363,7 @@ class CTLD(Sampler):
     def _tempers_potential(self) -> bool:
         return getattr(self.tempering, "tempers_potential", False)
 
+    @torch.no_grad()
     def _prior_here(self, everything: list[Movers]) -> float:
         """The prior's share of this rank, over N: the shares add up to the whole."""
         prior = 0.0
