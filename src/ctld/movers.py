@@ -140,7 +140,7 @@ class Movers:
                 return False
             if gradient is None or candidate is not owner:
                 return False
-            parameter, own = owner, state[owner].get("momentum_buffer")
+            parameter, own = owner, None if momentum is None else state[owner]["momentum_buffer"]
             if self._sharded:
                 parameter, gradient, own = local(parameter), local(gradient), local(own)
             if (

@@ -3,8 +3,10 @@
 Whatever goes wrong here does so in real processes: a rank is killed, stopped, interrupted, fails, or has a NaN of its own.
 """
 
+import contextlib
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -336,3 +338,37 @@ def test_what_ranks_cannot_be(line, message, capsys, tmp_path, monkeypatch):
         cli.main(line.split())
     assert leaving.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("delay", [0.3, 1.5])
+def test_ranks_that_are_still_starting_do_not_outlive_a_killed_command(delay, tmp_path):
+    """They once did, for minutes: the first to leave took the directory away in which the others wanted to meet."""
+    (path,) = prepare(tmp_path, run=sda("ctld"))
+    words = [sys.executable, "-m", "ctld_lab", "resume", str(path), "--ranks", "4", "--threads", "1"]
+    command = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        end = time.monotonic() + 60
+        while len(ranks := _children(command.pid)) < 4:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        time.sleep(delay)
+        command.kill()
+        command.wait()
+        end = time.monotonic() + 50  # less than the minute after which an orphan gives up whatever it does
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+            assert time.monotonic() < end, "a rank outlives the command"
+            time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(command.pid, signal.SIGKILL)
+
+
+def _children(pid):
+    """Processes that multiprocessing has spawned, the tracker of its resources aside."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"spawn_main" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+    return found

@@ -133,6 +133,7 @@ class CTLD(Sampler):
         super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)
+        self._tempers_potential = bool(getattr(self.tempering, "tempers_potential", False))
         self._settle_temperature()
         prepare = getattr(self.tempering, "prepare", None)
         if prepare is not None:
@@ -358,10 +359,6 @@ class CTLD(Sampler):
         return sums
 
     # ---- where the potential alone is tempered: α moves first, since momenta go with it ----
-
-    @property
-    def _tempers_potential(self) -> bool:
-        return getattr(self.tempering, "tempers_potential", False)
 
     @torch.no_grad()
     def _prior_here(self, everything: list[Movers]) -> float:

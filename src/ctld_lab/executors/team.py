@@ -3,6 +3,7 @@
 The parent sees who died or failed first, ends the others, and says so in failure.json. It needs no torch.
 """
 
+import fcntl
 import multiprocessing
 import os
 import shutil
@@ -119,7 +120,10 @@ def attend(pipe: Connection, threads: int, rank: int, size: int, meeting: str) -
     """As `pool.work`, together with the other ranks."""
     control = Member()
     store: Any = None
+    presence = _enter(Path(meeting).parent)
     for number, path in enumerate(pool.orders(pipe, control)):
+        if store is None and _orphaned():
+            break  # the others may have gone, and the directory with them: torch would look for it for minutes
         import torch.distributed as dist
 
         from ctld_lab.ranks import Ranks
@@ -134,7 +138,31 @@ def attend(pipe: Connection, threads: int, rank: int, size: int, meeting: str) -
             pipe.send((state, control.failure))
         except OSError:
             break
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():  # then nobody else removes it
+    if _orphaned() and _last(presence):  # then nobody else removes it
         shutil.rmtree(Path(meeting).parent, ignore_errors=True)
     os._exit(0)  # taking torch apart would last a second
+
+
+def _enter(directory: Path) -> int | None:
+    """A shared lock on the directory, which says that somebody is there; the kernel lets it go when the process dies."""
+    try:
+        handle = os.open(directory, os.O_RDONLY)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    except OSError:
+        return None
+    return handle
+
+
+def _last(presence: int | None) -> bool:
+    """Whether no other rank is there any more."""
+    try:
+        if presence is not None:
+            fcntl.flock(presence, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return presence is not None
+
+
+def _orphaned() -> bool:
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
