@@ -4,7 +4,7 @@
     torchrun --standalone --nproc-per-node 2 examples/distributed.py --sharded           # FSDP2
     torchrun --standalone --nproc-per-node 4 examples/distributed.py --sharded --resume  # goes on, on four
 
-The batch of a step is the same on any number of processes, each taking its rows of it; so is the noise; so is the run.
+The batch of a step is the same on any number of processes that divides it, each taking its rows; so is the noise, and the run.
 """
 
 import argparse
@@ -42,6 +42,8 @@ def main() -> None:
 
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
+    if BATCH % size:
+        raise SystemExit(f"{size} processes cannot share {BATCH} rows evenly; take 1, 2, 4, ...")
     torch.set_num_threads(1)
 
     torch.manual_seed(1)  # the same weights everywhere
@@ -78,8 +80,9 @@ def main() -> None:
         optimizer.step(loss=loss)  # this rank's mean loss; the optimizer averages it
 
     weights, state = get_state_dict(model, optimizer)
-    saved = {"model": weights, "optimizer": state, "step": min(STEPS, options.stop_after)}
-    dcp.save(saved, checkpoint_id=folder / f"{saved['step']:06d}")  # a new one each time: the last is never at risk
+    saved = {"model": weights, "optimizer": state, "step": max(first, min(STEPS, options.stop_after))}
+    if saved["step"] > first:
+        dcp.save(saved, checkpoint_id=folder / f"{saved['step']:06d}")  # a new one each time: the last is never at risk
 
     with torch.no_grad():
         accuracy = float((model(inputs).argmax(1) == labels).double().mean())

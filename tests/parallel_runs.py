@@ -12,6 +12,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ctld
+from ctld.tempering.means import WarmUp
 
 ROWS, STEPS, EXPLORATION = 24, 50, 30
 LR = {"santa": 2e-4, "psgld": 1e-3}
@@ -51,8 +52,12 @@ def wrapped(kind, size):
     return model
 
 
-def optimizer_for(model, method="ctld", **options):
+def optimizer_for(model, method="ctld", *, calibrated=False, **options):
     """With one group of parameters that explores and, for CTLD, one that does not."""
+    if calibrated:
+        options["tempering"] = ctld.tempering.CalibratedTempering(0.8, warm_up=100)
+        options["tempering"].warm_up_steps = 10  # shorter than a user may have it
+        options["tempering"]._warm_up = WarmUp(10)
     needs = ctld.OPTIMIZERS[method].needs
     known = {"num_data": ROWS, "exploration_steps": EXPLORATION, "num_steps": STEPS, "num_cycles": 2}
     options = (
@@ -62,7 +67,7 @@ def optimizer_for(model, method="ctld", **options):
     groups = [{"params": parameters[:3]}, {"params": parameters[3:]} | ({"explore": False} if method == "ctld" else {})]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return ctld.create(method, groups, lr=LR.get(method, 0.05), **options)
+        return ctld.create(method, groups, **({"lr": LR.get(method, 0.05)} | options))
 
 
 def loss_of(model, step, rank, size):
@@ -88,7 +93,9 @@ def outcome(model, optimizer):
     found = {"parameters": torch.cat([whole(p.detach()).reshape(-1) for p in model.parameters()])}
     if isinstance(optimizer, ctld.CTLD):
         first = optimizer.state_dict()["param_groups"][0]
-        found |= {"alpha": first["ctld_tempering_alpha"], "bias": first["ctld_tempering_bias_values"]}
+        found |= {"alpha": first["ctld_tempering_alpha"]}
+        if "ctld_tempering_bias_values" in first:
+            found |= {"bias": first["ctld_tempering_bias_values"]}
         found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}
     return found
 

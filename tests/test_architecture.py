@@ -20,7 +20,7 @@ ARROWS = {
     "ctld.dynamics": {"ctld.noise", "ctld.sharding"},
     "ctld.movers": {"ctld.compensation", "ctld.dynamics", "ctld.kernels", "ctld.sharding"},
     "ctld.schedules": {"ctld.checks"},
-    "ctld.diagnostics": set(),
+    "ctld.diagnostics": {"ctld.checks"},
     "ctld.chains": {"ctld.checks"},
     "ctld.tempering": {"ctld.checks"},
     "ctld.optimizers": {
@@ -34,10 +34,12 @@ ARROWS = {
         "ctld.tempering",
     },
     "ctld.cycles": {"ctld.optimizers"},
+    "ctld.ensembles": {"ctld.checks", "ctld.optimizers"},
     "ctld": {
         "ctld.chains",
         "ctld.checks",
         "ctld.cycles",
+        "ctld.ensembles",
         "ctld.noise",
         "ctld.schedules",
         "ctld.diagnostics",
@@ -62,11 +64,13 @@ ARROWS = {
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
     | LOOP,
+    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.streams", "ctld_lab.workloads"},
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
     "ctld_lab.studies": {"ctld", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing", "ctld_lab.workloads"},
     "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
     "ctld_lab": {
-        f"ctld_lab.{part}" for part in ("control", "data", "executors", "records", "report", "studies", "tensorboard")
+        f"ctld_lab.{part}"
+        for part in ("check", "control", "data", "executors", "files", "records", "report", "studies", "tensorboard")
     },
 }
 LIGHT = {"torch", "numpy"}

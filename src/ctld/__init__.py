@@ -3,12 +3,14 @@
 `CTLD` takes the place of `torch.optim.SGD`: it explores by sampling at a temperature that moves by itself, then
 fine-tunes by SGD with momentum. `OPTIMIZERS` lists it with every method that it is compared with, and `create` builds
 any of them by name. `tempering` holds the temperature's dynamics, `noise` the counter-based Gaussian noise, `schedules`
-the schedules, `chains` several runs side by side in one process, `diagnostics` what turns recorded arrays into numbers.
+the schedules, `chains` several runs side by side in one process, `ensembles` what is kept along a run and predicts together,
+`diagnostics` what turns recorded arrays into numbers and measures how flat a minimum is.
 """
 
-from ctld import chains, diagnostics, noise, schedules, tempering
+from ctld import chains, diagnostics, ensembles, noise, schedules, tempering
 from ctld.checks import DriftError, NonFiniteError
 from ctld.cycles import CycleLR
+from ctld.ensembles import SampleCollector, predict
 from ctld.optimizers import (
     CSGHMC,
     CTLD,
@@ -47,6 +49,7 @@ __all__ = [
     "Langevin",
     "Metadynamics",
     "NonFiniteError",
+    "SampleCollector",
     "Santa",
     "SharedMetadynamics",
     "SimulatedAnnealing",
@@ -57,7 +60,9 @@ __all__ = [
     "chains",
     "create",
     "diagnostics",
+    "ensembles",
     "noise",
+    "predict",
     "schedules",
     "tempering",
 ]

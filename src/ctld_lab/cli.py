@@ -13,6 +13,7 @@ except ImportError as missing:
     sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
 
 from ctld_lab.commands import Refusal
+from ctld_lab.commands.check_app import check_app
 from ctld_lab.commands.data_app import data_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
 from ctld_lab.executors import torchrun
@@ -24,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(check_app)
 app.add_typer(data_app, name="data")
 
 

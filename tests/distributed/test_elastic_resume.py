@@ -16,9 +16,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
 ]
 
-# In the midst of exploration, and in fine-tuning.
-INTERRUPTIONS = (17, 40)
-METHODS = ("ctld", "santa", "sgnht", "psgld")
+# In a warm-up, in the midst of exploration, and in fine-tuning.
+INTERRUPTIONS = (7, 17, 40)
+METHODS = ("ctld", "calibrated", "santa", "sgnht", "psgld")
 # Each world, and those whose checkpoints it resumes.
 PLAN = [
     (2, ["ddp", "fsdp"], []),
@@ -29,13 +29,17 @@ PLAN = [
 
 
 def options(method):
-    return {"noise_compensation": True} if method == "ctld" else {}
+    """Of a run; "calibrated" is CTLD too, first interrupted in its warm-up."""
+    return {
+        "ctld": {"method": "ctld", "noise_compensation": True},
+        "calibrated": {"method": "ctld", "calibrated": True, "integrator": "baoab"},
+    }.get(method, {"method": method})
 
 
 def save(rank, size, kind, folder):
     for method in METHODS:
         model = jobs.wrapped(kind, size)
-        optimizer = jobs.optimizer_for(model, method, **options(method))
+        optimizer = jobs.optimizer_for(model, **options(method))
         done = 0
         for interruption in INTERRUPTIONS:
             jobs.train(model, optimizer, range(done, interruption), rank, size)
@@ -52,7 +56,7 @@ def resume(rank, size, kind, source, folder):
     for method in METHODS:
         for interruption in INTERRUPTIONS:
             model = jobs.wrapped(kind, size)
-            optimizer = jobs.optimizer_for(model, method, seed=99, **options(method))
+            optimizer = jobs.optimizer_for(model, seed=99, **options(method))
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.add_(1.0)
@@ -84,7 +88,7 @@ def resumed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted():
-    return {method: jobs.run("alone", method=method, **options(method)) for method in METHODS}
+    return {method: jobs.run("alone", **options(method)) for method in METHODS}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -114,7 +118,7 @@ def test_on_as_many_ranks_it_goes_on_to_the_same_bits(resumed):
 
 
 def straight_on(rank, size):
-    return {method: jobs.run("fsdp", rank, size, method=method, **options(method)) for method in METHODS}
+    return {method: jobs.run("fsdp", rank, size, **options(method)) for method in METHODS}
 
 
 def test_a_plain_state_of_a_sharded_parameter_is_refused(tmp_path):

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import ctld
 import parallel_runs as jobs
 from ctld import DriftError, NonFiniteError
 from ctld.optimizers import drift
@@ -43,6 +44,25 @@ def refusals(rank, size):
     return found
 
 
+def failing(rank, size):
+    """The last rank has an error of its own; what each says, and whether they go on together afterwards."""
+    found = {}
+    for kind in ("ddp", "fsdp"):
+        model = jobs.wrapped(kind, size)
+        optimizer = jobs.optimizer_for(model)
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = jobs.loss_of(model, step, rank, size)
+            loss.backward()
+            odd = step in (0, 3) and rank == size - 1
+            try:
+                optimizer.step(loss=None if odd else loss)
+            except ValueError as error:
+                found[f"{kind} {step}"] = str(error)
+        found[kind] = jobs.outcome(model, optimizer)
+    return found
+
+
 def drifting(rank, size):
     """What each rank says when the last one has another value."""
     found = {}
@@ -67,6 +87,16 @@ def drifting(rank, size):
                 attribute = {"seed": "seed", "step": "_step_count", "temperature": "_temperature"}[name]
                 setattr(optimizer, attribute, getattr(optimizer, attribute) + 1)
         found[name] = [advance(optimizer, model, step) for step in (3, 4)]
+    # Options that differ, of sharded parameters: no copy could show it.
+    others = {"lr": {"lr": 0.04}, "momentum": {"momentum": 0.5}, "noise": {"noise": "three_point"}}
+    others |= {"integrator": {"integrator": "baoab"}, "kind": {"tempering": ctld.Tempering.constant()}}
+    for name, options in others.items():
+        model = jobs.wrapped("fsdp", size)
+        optimizer = jobs.optimizer_for(model, **(options if rank == size - 1 else {}))
+        found[f"fsdp {name}"] = [advance(optimizer, model, 0)]
+    model = jobs.wrapped("ddp", size)
+    optimizer = jobs.optimizer_for(model, "langevin", temperature=1.0 + (rank == size - 1))
+    found["hotter"] = [advance(optimizer, model, 0)]
     # A method that has no reduction in its steps looks now and then, and at the first step after loading.
     model = jobs.wrapped("ddp", size)
     optimizer = jobs.optimizer_for(model, "langevin")
@@ -99,6 +129,18 @@ def drifted():
     return in_world(drifting, 3)
 
 
+def test_an_error_of_one_rank_is_known_to_all():
+    """Also at the very first step, where the ranks look at each other once more."""
+    found = in_world(failing, 2)
+    for kind in ("ddp", "fsdp"):
+        for step in (0, 3):
+            assert "another rank has refused the step" in found[0][f"{kind} {step}"]
+            assert "exploration needs the loss" in found[1][f"{kind} {step}"]
+        assert found[0][kind]["step"] == found[1][kind]["step"] == 4
+        assert found[0][kind]["alpha"] == found[1][kind]["alpha"]
+        assert torch.equal(found[0][kind]["parameters"], found[1][kind]["parameters"])
+
+
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_odd_values_of_one_rank_are_refused_by_all(refused, kind):
     for rank, found in enumerate(refused):
@@ -106,7 +148,7 @@ def test_odd_values_of_one_rank_are_refused_by_all(refused, kind):
         assert "the loss is nan; the step was refused" in message
         assert same
         message, same = found[f"{kind} gradient"]
-        assert ("the gradient of parameter 0" if rank == 1 else "another rank's gradients") in message
+        assert ("the gradient of parameter 0" if rank == 1 else "another rank has refused the step") in message
         assert same
         assert jobs.distance(found[kind], jobs.run("alone")) < 1e-6
 
@@ -118,6 +160,12 @@ def test_odd_values_of_one_rank_are_refused_by_all(refused, kind):
         ("step", "step is 3 on ranks 0, 1 and 4 on rank 2"),
         ("alpha", "alpha is "),
         ("temperature", "temperature is "),
+        ("fsdp lr", "lr is 0.05 on ranks 0, 1 and 0.04 on rank 2"),
+        ("fsdp momentum", "options is "),
+        ("fsdp noise", "options is "),
+        ("fsdp integrator", "options is "),
+        ("fsdp kind", "alpha is "),
+        ("hotter", "temperature is 1.0 on ranks 0, 1 and 2.0 on rank 2"),
     ],
 )
 def test_a_rank_that_has_drifted_is_named_by_all(drifted, name, words):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ctld import CTLD, Tempering, diagnostics
-from ctld.tempering.means import _correlation_time
+from ctld.tempering.means import WarmUp, _correlation_time
 from ctld_lab.workloads.double_well import DoubleWell
 from targets import Classification, equal, saved, train
 
@@ -140,6 +140,45 @@ def test_correlation_time():
         series[i] = 0.9 * series[i - 1] + kicks[i]
     deviations = series - series.mean()
     assert _correlation_time(deviations, float(np.var(series))) == pytest.approx(9.5, rel=0.05)
+
+
+def test_a_state_of_another_warm_up_is_refused():
+    state = Tempering.calibrated(0.5, warm_up=400).state_dict()
+    with pytest.raises(ValueError, match="warm_up_steps = 400, this tempering 200"):
+        Tempering.calibrated(0.5, warm_up=200).load_state_dict(state)
+    shapes = [Tempering.calibrated(0.5, warm_up=200).state_dict()["warm_up"].shape]
+    tempering = Tempering.calibrated(0.5, warm_up=200)
+    tempering.plan(10_000, euler=False)
+    for value in np.random.default_rng(0).standard_normal(250):
+        tempering.advance(float(value), 0.1)
+        shapes.append(tempering.state_dict()["warm_up"].shape)
+    assert set(shapes) == {(208,)}  # torch.distributed.checkpoint loads into tensors that are there
+
+
+def test_noise_that_is_nearly_all_does_not_pass_for_correlation():
+    """Var 50 beside noise of variance 10⁴: what cannot be resolved must not become a correlation time of years."""
+    generator = np.random.default_rng(2)
+    for _ in range(50):
+        warm_up = WarmUp(4000)
+        slow = 0.0
+        for _ in range(4000):
+            slow = 0.9 * slow + math.sqrt(0.19 * 50.0) * generator.standard_normal()
+            warm_up.observe(slow + 100.0 * generator.standard_normal())
+        seen = warm_up.result()
+        assert 50.0 < seen.variance < 5000.0
+        assert seen.correlation_time <= 100.0
+
+
+def test_cycles_are_planned_one_by_one(caplog):
+    """α begins at 0 in each: trips have to fit into one; and the warm-up may take several."""
+    tempering = Tempering.calibrated(warm_up=1000)
+    tempering.plan(600, euler=False, cycles=True)
+    with caplog.at_level(logging.INFO, "ctld"):
+        for step, value in enumerate(np.random.default_rng(0).standard_normal(1000), 1):
+            tempering.advance(float(value), 0.1)
+            if step % 600 == 0:
+                tempering.restart()
+    assert "in 600 steps" in caplog.text
 
 
 @pytest.mark.parametrize("interruption", [50, 100, 101, 137])

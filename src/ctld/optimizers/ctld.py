@@ -141,7 +141,7 @@ class CTLD(Sampler):
             prepare(step_size=self.step_size or 1.0, normal=scalar_normal(self.seed, ALPHA, 0))
         plan = getattr(self.tempering, "plan", None)
         if plan is not None:
-            plan(self.exploration_steps, euler=integrator == "euler")
+            plan(self.exploration_steps, euler=integrator == "euler", cycles=self.cycle_steps is not None)
         self._start(self.param_groups)
 
     @classmethod
@@ -223,16 +223,27 @@ class CTLD(Sampler):
 
     def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
         self._settle_temperature()
-        result = self._evaluate(closure, loss)
-        observed, self._observed = self._observed, []
-        self._check_groups()
-        self._check_drift()
-        if not self.exploring:
-            for group, movers in zip(self.param_groups, self._movers(), strict=True):
-                self._fine_tune(group, movers)
-            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
-        elif observed:
+        exploring = self.exploring
+        try:
+            result = self._evaluate(closure, loss)
+            observed, self._observed = self._observed, []
+            self._check_groups()
             everything = self._movers()
+            if exploring and not observed:
+                if all(float(group["lr"]) == 0 for group in self.param_groups):
+                    return result  # a checkpointer's dry run
+                raise ValueError(
+                    "exploration needs the loss, which drives the temperature; call step(loss=loss), step(closure), or "
+                    "observe(loss) before step()"
+                )
+        except Exception:
+            if exploring and self._ranks() > 1:
+                # The others are about to ask whether all can take the step: without an answer they would wait in vain.
+                self._check_drift()
+                self._verdict([0.0], [], failed=True)
+            raise
+        self._check_drift()
+        if exploring:
             # A step that one call does can look at the gradients itself, which saves another call.
             check = self.check_gradients and len(everything) == 1 and everything[0].checkable and self._ranks() == 1
             check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
@@ -243,13 +254,10 @@ class CTLD(Sampler):
                 self._prior_here(everything) if self._tempers_potential else 0.0,
             )
             self._explore(verdict, everything, check)
-        elif all(float(group["lr"]) == 0 for group in self.param_groups):
-            return result  # a checkpointer's dry run
         else:
-            raise ValueError(
-                "exploration needs the loss, which drives the temperature; call step(loss=loss), step(closure), or "
-                "observe(loss) before step()"
-            )
+            for group, movers in zip(self.param_groups, everything, strict=True):
+                self._fine_tune(group, movers)
+            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
         self._step_count += 1
         if self.cycle_steps is not None and self.cycle_step == 0:
             restart = getattr(self.tempering, "restart", None)
@@ -425,12 +433,22 @@ class CTLD(Sampler):
 
     def _facts(self) -> dict[str, int | float]:
         tempering, last = self.tempering, self.last
-        alpha = {name: getattr(tempering, name, None) for name in ("alpha", "alpha_momentum")}
-        known = {name: float(value) for name, value in alpha.items() if value is not None}
-        # H has all parameters and momenta in it: it differs at once where theirs do.
-        hamiltonian = math.nan if last is None or last.hamiltonian is None else last.hamiltonian
-        facts = {"temperature": self._temperature, "temperature_ratio": float(tempering.temperature_ratio)}
-        return super()._facts() | facts | known | {"hamiltonian": hamiltonian}
+        momentum = getattr(tempering, "alpha_momentum", None)
+        # H has all parameters and momenta in it: where they are whole on each rank, it differs at once where theirs do.
+        hamiltonian = None if last is None else last.hamiltonian
+        numbers = {
+            "temperature": self._temperature,
+            "temperature_ratio": tempering.temperature_ratio,
+            "alpha": getattr(tempering, "alpha", None),
+            "alpha_momentum": getattr(tempering, "momentum", None) if momentum is None else momentum,
+            "hamiltonian": hamiltonian,
+        }
+        counts = {"exploration_steps": self.exploration_steps, "cycle_steps": self.cycle_steps or 0}
+        return (
+            super()._facts()
+            | counts
+            | {name: math.nan if value is None else float(value) for name, value in numbers.items()}
+        )
 
     # ---- construction ----
 
@@ -458,6 +476,8 @@ class CTLD(Sampler):
             mean_temperature_ratio=float(ratio),
             square_norm=self._square_norm,
         )
+        if math.isnan(temperature):
+            return  # and no rank has anything to say to the others
         dtype = dynamics.wide_dtype(self._device())
         self._temperature = float(self._of_rank_zero(torch.tensor(temperature, dtype=dtype, device=self._device())))
 

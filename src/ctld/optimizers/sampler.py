@@ -1,6 +1,7 @@
 """What every noisy optimizer needs besides its algorithm and its state: checked parameters, a loss, a seed."""
 
 import math
+import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -64,7 +65,9 @@ class Sampler(Resumable):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; may be done at any time. A group that is refused leaves the optimizer as it was."""
         super().add_param_group(param_group)
-        self._sharded = self._sharded or any(map(sharded, self.param_groups[-1]["params"]))
+        if not self._sharded and any(map(sharded, self.param_groups[-1]["params"])):
+            self._sharded = True
+            self._known_movers.clear()  # sums of whole parameters count by shares from now on
         try:
             self._check_group(self.param_groups[-1])
             if self._ready:
@@ -198,13 +201,15 @@ class Sampler(Resumable):
             raise
         return loss if returned is None else returned
 
-    def _verdict(self, observed: list[Loss], movers: list[Movers], more: float = 0.0) -> Sequence[float] | Tensor:
+    def _verdict(
+        self, observed: list[Loss], movers: list[Movers], more: float = 0.0, *, failed: bool = False
+    ) -> Sequence[float] | Tensor:
         """Sums over the ranks: loss, those that see a gradient that is not finite, one, marks (`drift`), and `more`.
 
-        Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike. They may be on
-        the device.
+        Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike; a rank that has
+        `failed` makes them all refuse it. They may be on the device.
         """
-        found = [group.finite() for group in movers]
+        found: list[Tensor | bool] = [not failed, *(group.finite() for group in movers)]
         together = self._ranks() > 1
         if not together and not any(isinstance(value, Tensor) for value in (*observed, *found)):
             return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0, more
@@ -235,21 +240,30 @@ class Sampler(Resumable):
     def _refuse_non_finite_gradients(self) -> NoReturn:
         """Say where they are."""
         found = [(index, parameter) for index, _, parameter in self._enumerate() if not _finite(local(parameter.grad))]
-        where = "another rank's gradients have"
-        if found:
-            index, parameter = found[0]
-            names = list(chain.from_iterable(group.get("param_names", ()) for group in self.param_groups))
-            gradient = local(parameter.grad)
-            bad = int((~gradient.isfinite()).sum())
-            where = f"the gradient of {names[index] if names else f'parameter {index}'} has {bad} of {gradient.numel()}"
+        if not found:
+            raise NonFiniteError(
+                "another rank has refused the step: its gradients have elements that are NaN or inf, or it raised an error of "
+                "its own. Nothing has changed here"
+            )
+        index, parameter = found[0]
+        names = list(chain.from_iterable(group.get("param_names", ()) for group in self.param_groups))
+        gradient = local(parameter.grad)
+        bad = int((~gradient.isfinite()).sum())
+        where = f"the gradient of {names[index] if names else f'parameter {index}'} has {bad} of {gradient.numel()}"
         raise NonFiniteError(
             f"{where} elements that are NaN or inf; the step was refused and nothing has changed. Skip the batch, or "
             "lower lr, if it happens again"
         )
 
     def _facts(self) -> dict[str, int | float]:
-        """What has to be equal on all ranks."""
-        return {"seed": self.seed, "step": self._step_count}
+        """What has to be equal on all ranks; under the same names whatever the options, since they are gathered."""
+        first = self.param_groups[0]
+        options = [[group.get(name) for name in self._checked_options] for group in self.param_groups]
+        numbers = [
+            float(option) for row in options for option in row if isinstance(option, bool | int | float | Tensor)
+        ]
+        words = zlib.crc32(repr((self.noise, getattr(self, "integrator", ""), numbers)).encode())
+        return {"seed": self.seed, "step": self._step_count, "lr": float(first["lr"]), "options": words}
 
     def _check_drift(self, *, every: int = 0) -> None:
         """Look whether the ranks are one run: at the first step, the first after a state was loaded, and `every` so many.
@@ -305,6 +319,9 @@ class GroupwiseSampler(Sampler):
         heat = {"temperature": self.temperature} if hasattr(self, "temperature") else {}
         return super()._global_state() | heat
 
+    def _facts(self) -> dict[str, int | float]:
+        return super()._facts() | {"temperature": float(getattr(self, "temperature", math.nan))}
+
     def _load_global_state(self, state: dict[str, Any]) -> None:
         super()._load_global_state(state)
         if "temperature" in state:
@@ -349,6 +366,8 @@ def _finite(gradient: Tensor | None) -> bool:
 
 
 def _one_element(loss: Loss) -> Loss:
+    if sharded(loss):
+        loss = loss.full_tensor()  # type: ignore[union-attr]
     if isinstance(loss, Tensor):
         if loss.numel() != 1:
             raise ValueError(

@@ -162,7 +162,7 @@ class Resumable(Optimizer, ABC):
         """Momenta as they were saved: torch casts them to the parameter's dtype."""
         for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
             if key not in accepted["state"]:
-                _log.info("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
+                _log.warning("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
                 self._initialize(group, parameter, index)
             for name, value in accepted["state"].get(key, {}).items():
                 if isinstance(value, Tensor):

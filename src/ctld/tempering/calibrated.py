@@ -76,7 +76,7 @@ class CalibratedTempering:
         self.steps = self.steps_clamped = self.half_trips = 0
         self._side = 0  # which end of |α| was visited last: 0 the plateau, 1 the edge
         self._exploration_steps: int | None = None
-        self._euler = False
+        self._euler = self._cycles = False
         self._warm_up = WarmUp(self.warm_up_steps)
         self._means: BinnedMeans | None = None
         self._taken = False
@@ -122,10 +122,10 @@ class CalibratedTempering:
             raise ValueError("this tempering serves an optimizer already; build one for each optimizer")
         self._taken = True
 
-    def plan(self, exploration_steps: int, *, euler: bool) -> None:
-        """How long there is, and by which integrator; an optimizer says it before the first step."""
-        self._exploration_steps, self._euler = exploration_steps, euler
-        if exploration_steps <= self.warm_up_steps:
+    def plan(self, exploration_steps: int, *, euler: bool, cycles: bool = False) -> None:
+        """How long there is, of a cycle if there are cycles, and by which integrator; said before the first step."""
+        self._exploration_steps, self._euler, self._cycles = exploration_steps, euler, cycles
+        if exploration_steps <= self.warm_up_steps and not cycles:
             warn_user(
                 f"all {exploration_steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
                 f"stays at T. Give more exploration_steps, Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
@@ -187,7 +187,9 @@ class CalibratedTempering:
     def _calibrate(self, normal: float) -> None:
         """Mass and depth, from what the warm-up has seen."""
         seen = self._warm_up.result()
-        left = max((self._exploration_steps or self.steps) - self.steps, 1)
+        left = self._exploration_steps or 1
+        if not self._cycles:  # else trips begin at 0 in each, and have to fit into one
+            left = max(left - self.steps, 1)
         friction = max(seen.variance * seen.correlation_time + 0.7 * seen.noise, 1e-12)
         if self.depth is None:
             self.depth = min(DEEPEST, -math.expm1(-math.sqrt(2.0 * left / ((TRIPS + 12) * friction))))
@@ -217,6 +219,7 @@ class CalibratedTempering:
         """α returns to 0, where a cycle begins; momenta and means are kept."""
         self.alpha = 0.0
         self._side = 0
+        self._warm_up.interrupt()
 
     def state_dict(self) -> dict[str, Any]:
         means = self._means
@@ -229,6 +232,9 @@ class CalibratedTempering:
             "steps_clamped": self.steps_clamped,
             "half_trips": self.half_trips,
             "side": self._side,
+            "warm_up_steps": self.warm_up_steps,
+            "plateau": self.plateau,
+            "edge": self.edge,
             "warm_up": torch.tensor(self._warm_up.numbers(), dtype=torch.float64),
             "means": torch.from_numpy(np.zeros((5, self.num_bins)) if means is None else means.numbers()),
         }
@@ -242,6 +248,11 @@ class CalibratedTempering:
             raise ValueError(
                 f"the state has {bins} bins, this tempering {self.num_bins}; build it with num_bins={bins}"
             )
+        for name in ("warm_up_steps", "plateau", "edge"):
+            if state_dict[name] != getattr(self, name):
+                raise ValueError(
+                    f"the state has {name} = {state_dict[name]:g}, this tempering {getattr(self, name):g}; build it as it was"
+                )
         numbers = state_dict["warm_up"].tolist()
         self._warm_up = WarmUp.from_numbers(self.warm_up_steps, numbers)
         self.alpha, self.momentum = float(state_dict["alpha"]), float(state_dict["momentum"])

@@ -48,32 +48,44 @@ class WarmUp:
             self._noise += (square - self._noise) / min(self._noise_seen, self._steps)
         return self._noise
 
+    def interrupt(self) -> None:
+        """What comes next does not follow on what was seen last: no difference is to span the gap."""
+        self._last = (math.nan, math.nan)
+
     def result(self) -> Seen:
         if self._result is None:
             values = np.array(self._values[self._steps // 2 :])
             deviations = values - values.mean()
             whole = float(deviations @ deviations) / len(values)
             noise = min(self._noise, whole)
-            variance = max(whole - noise, 1e-12 * abs(float(values.mean())) + 1e-300)
-            self._result = Seen(float(values.mean()), variance, noise, _correlation_time(deviations, variance))
+            # Where noise is nearly all of it, the difference is known to about whole·sqrt(6/n), no better.
+            variance = max(whole - noise, whole * math.sqrt(6.0 / len(values)), 1e-300)
+            correlation_time = min(_correlation_time(deviations, variance), len(values) / 20)
+            self._result = Seen(float(values.mean()), variance, noise, correlation_time)
             self._values = []
         return self._result
 
     # ---- state ----
 
     def numbers(self) -> list[float]:
-        """Everything, as one list."""
-        seen = [math.nan] * 4 if self._result is None else list(self._result)
-        return [*seen, *self._last, self._noise, float(self._noise_seen), *self._values]
+        """Everything, as one list, always of one length: checkpointers take tensors of known shapes only.
+
+        What is not known is inf, which no potential is; and states can be compared, which NaN could not.
+        """
+        seen = [math.inf] * 4 if self._result is None else list(self._result)
+        last = [math.inf if math.isnan(value) else value for value in self._last]
+        room = [math.inf] * (self._steps - len(self._values))
+        return [*seen, *last, self._noise, float(self._noise_seen), *self._values, *room]
 
     @classmethod
     def from_numbers(cls, steps: int, numbers: list[float]) -> "WarmUp":
         made = cls(steps)
-        if not math.isnan(numbers[0]):
+        if math.isfinite(numbers[0]):
             made._result = Seen(*numbers[:4])
-        made._last = numbers[4], numbers[5]
+        before, last = (value if math.isfinite(value) else math.nan for value in numbers[4:6])
+        made._last = before, last
         made._noise, made._noise_seen = numbers[6], int(numbers[7])
-        made._values = numbers[8:]
+        made._values = [value for value in numbers[8:] if math.isfinite(value)]
         return made
 
 

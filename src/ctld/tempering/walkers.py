@@ -6,11 +6,13 @@ walkers fill the bias p times as fast.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from ctld.checks import DriftError
 from ctld.tempering.bias import Metadynamics
 
 
@@ -42,6 +44,7 @@ class SharedMetadynamics(Metadynamics):
         if not (dist.is_available() and dist.is_initialized()):
             raise ValueError("walkers need a process group; call torch.distributed.init_process_group() first")
         self._walkers = walkers
+        self._deposits = 0
 
     @property
     def num_walkers(self) -> int:
@@ -49,24 +52,46 @@ class SharedMetadynamics(Metadynamics):
 
     def meet(self, normal: float) -> None:
         """See that no two walkers draw the same noise; called once, with the first number that this one draws."""
-        drawn = self._gather(normal)
-        common, count = Counter(drawn).most_common(1)[0]
-        if count > 1:
-            who = ", ".join(str(walker) for walker, number in enumerate(drawn) if number == common)
-            raise ValueError(f"walkers {who} have the same seed, and so the same noise; give each a seed of its own")
+        self._refuse_twins([drawn for (drawn,) in self._gather(normal)])
 
     def deposit(self, alpha: float) -> None:
-        """Add a hill at every walker's α."""
-        for place in self._gather(alpha):
+        """Add a hill at every walker's α, if they all have the same bias and are at the same step."""
+        alphas, deposits, sums = zip(*self._gather(alpha, self._deposits, float(self.values.sum())), strict=True)
+        if len(set(deposits)) > 1 or len(set(sums)) > 1:
+            raise DriftError(
+                f"the walkers do not have one bias: they have made {', '.join(f'{count:.0f}' for count in deposits)} deposits; "
+                "resume all of them from checkpoints of one step"
+            )
+        self._refuse_twins(alphas)
+        for place in alphas:
             super().deposit(place)
+        self._deposits += 1
 
-    def _gather(self, number: float) -> list[float]:
+    @staticmethod
+    def _refuse_twins(numbers: Sequence[float]) -> None:
+        """Numbers that independent noise has made are not equal."""
+        common, count = Counter(numbers).most_common(1)[0]
+        if count > 1:
+            who = ", ".join(str(walker) for walker, number in enumerate(numbers) if number == common)
+            raise ValueError(
+                f"walkers {who} have the same seed, and so the same noise; give each a seed and a checkpoint of its own"
+            )
+
+    def _gather(self, *numbers: float) -> list[list[float]]:
+        """A row for each walker."""
         device = "cuda" if dist.get_backend(self._walkers) == "nccl" else "cpu"
-        mine = torch.tensor([number], dtype=torch.float64, device=device)
+        mine = torch.tensor(numbers, dtype=torch.float64, device=device)
         everyone = [torch.empty_like(mine) for _ in range(self.num_walkers)]
         dist.all_gather(everyone, mine, group=self._walkers)
-        made: list[float] = torch.cat(everyone).tolist()
+        made: list[list[float]] = torch.stack(everyone).tolist()
         return made
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"deposits": self._deposits}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._deposits = int(state_dict["deposits"])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "SharedMetadynamics":
         twin = SharedMetadynamics(self.height, self.width, self.num_bins, self.edge, walkers=self._walkers)

@@ -1,0 +1,299 @@
+"""SampleCollector: keeps end-of-cycle models and cold samples of a run, with the thermometer's reading beside each."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ctld.checks import integer, real
+from ctld.ensembles.folder import INDEX, File, Folder
+from ctld.ensembles.samples import (
+    Kind,
+    Reading,
+    Sample,
+    SampleRecord,
+    bare,
+    check_fits,
+    copied,
+    from_plain,
+    reading_from_plain,
+    tensors_of,
+    to_plain,
+)
+from ctld.optimizers import CTLD
+
+# Room for rounding in 1/g(α), as in `ctld.diagnostics`.
+RATIO_TOLERANCE = 1e-6
+
+# A sample's tensors, in memory; its file; or None on a rank that leaves the files to rank 0.
+Held = dict[str, Tensor] | File | None
+
+
+class SampleCollector:
+    """Keeps the model at the end of every cycle and, if asked, cold samples of the exploration.
+
+    >>> collector = SampleCollector(model, optimizer, folder="samples", cold_every=100)       # doctest: +SKIP
+    >>> optimizer.step(loss=loss); collector.update(loss=loss)                                # doctest: +SKIP
+    >>> prediction = predict(model, collector, inputs)                                        # doctest: +SKIP
+
+    It is an iterable of `Sample`, oldest first, which reads one at a time.
+
+    Parameters
+    ----------
+    model : Module
+        Parameters and persistent buffers are kept. Wrappers of DistributedDataParallel and torch.compile are taken off, sharded
+        tensors are put together.
+    optimizer : Optimizer
+        A `CTLD` for `update`; for `collect`, any.
+    folder : path, optional
+        Where samples go as safetensors files (extra `lab`): an empty one, or none yet. Left out, they stay in memory. Under
+        `torch.distributed` rank 0 writes.
+    at_most : int
+        How many samples of each kind are kept; the oldest of its kind goes first.
+    cold_every : int, optional
+        Every so many steps a cold sample is taken, if that step of the exploration was at temperature ratio 1. Left out, none
+        is.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None,
+        optimizer: torch.optim.Optimizer | None,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        at_most: int = 20,
+        cold_every: int | None = None,
+    ) -> None:
+        self.at_most = integer("at_most", at_most, at_least=1)
+        self.cold_every = None if cold_every is None else integer("cold_every", cold_every, at_least=1)
+        self._model, self._optimizer = model, optimizer
+        self._folder = None if folder is None else Folder(folder)
+        self._entries: list[tuple[SampleRecord, Held]] = []
+        self._reading: Reading | None = None  # at the last step of the last exploration
+        self._serial = 0  # of the last file
+        self._seen: int | None = None  # the step that the last update or collect saw
+        if self._folder is not None and _rank() == 0:
+            self._folder.create()
+            self._commit()
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        model: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> SampleCollector:
+        """What was collected in `folder`, to read and, with model and optimizer, to go on with.
+
+        A run that goes on from a checkpoint may be behind the samples: the first `update` drops those that lie in its future.
+        What these had pushed out does not come back; the folder fills up again.
+        """
+        place = Folder(folder)
+        index = place.read_index()
+        try:
+            collector = cls(model, optimizer, at_most=index["at_most"], cold_every=index["cold_every"])
+            collector._serial = integer("serial", index["serial"], at_least=0)
+            collector._reading = reading_from_plain(index["reading"])
+            collector._entries = [(from_plain(item["record"]), place.file(item["file"])) for item in index["samples"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{place.path / INDEX} is damaged or foreign: {error}") from None
+        collector._folder = place
+        return collector
+
+    # ---- what is there ----
+
+    @property
+    def records(self) -> list[SampleRecord]:
+        """What is known of each sample, oldest first, without reading any."""
+        return [record for record, _ in self._entries]
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for record, held in list(self._entries):
+            yield Sample(record, self._load(held))
+
+    def of_kind(self, kind: Kind) -> Iterator[Sample]:
+        """The samples of one kind; the others are not read."""
+        if kind not in ("cycle", "cold"):
+            raise ValueError(f'kind = {kind!r} is unknown; give "cycle" or "cold"')
+        for record, held in list(self._entries):
+            if record.kind == kind:
+                yield Sample(record, self._load(held))
+
+    # ---- collecting ----
+
+    def update(self, *, loss: float | Tensor | None = None) -> SampleRecord | None:
+        """After every step: keep the model if a cycle has ended or a cold sample is due, and say what was kept."""
+        optimizer = self._optimizer
+        if not isinstance(optimizer, CTLD):
+            raise TypeError(
+                f"update goes by the cycles of CTLD, not of {type(optimizer).__name__}; call collect(step=...)"
+            )
+        step = optimizer._step_count
+        if optimizer.last is None or step == self._seen:
+            return None  # no step was taken, or it was refused
+        self._go_to(step)
+        reading = _reading(optimizer)
+        if reading is not None and not optimizer.exploring:
+            self._reading = reading
+            self._commit()
+        if optimizer.cycle_steps is not None and optimizer.cycle_step == 0:
+            return self._keep("cycle", step, loss, self._reading)
+        if reading is None or self.cold_every is None or reading.temperature_ratio > 1 + RATIO_TOLERANCE:
+            return None
+        # By the step alone: a resumed run takes the same ones, and none is favoured for being the first after a hot spell.
+        return self._keep("cold", step, loss, reading) if step % self.cold_every == 0 else None
+
+    def collect(self, *, step: int | None = None, loss: float | Tensor | None = None) -> SampleRecord:
+        """Keep the model now, as that of a cycle: where `CTLD` has no cycles, or the optimizer is another.
+
+        `step` is how many were done, for an optimizer that does not count them itself.
+        """
+        if step is None:
+            step = getattr(self._optimizer, "_step_count", None)
+        if step is None:
+            raise ValueError(f"{type(self._optimizer).__name__} does not count its steps; give collect(step=...)")
+        step = integer("step", step, at_least=0)
+        if step != self._seen:
+            self._go_to(step)
+        return self._keep("cycle", step, loss, self._reading)
+
+    def _go_to(self, step: int) -> None:
+        """Samples of this step and later ones are of a run that was interrupted, and will be taken again."""
+        self._seen = step
+        kept = [entry for entry in self._entries if entry[0].step < step]
+        if self._reading is not None and self._reading.step >= step:
+            self._reading = None
+        if len(kept) < len(self._entries):
+            self._entries = kept
+            self._commit()
+
+    def _keep(self, kind: Kind, step: int, loss: float | Tensor | None, reading: Reading | None) -> SampleRecord:
+        if self._model is None:
+            raise ValueError("there is no model to keep; give one to SampleCollector.open(folder, model, optimizer)")
+        cycle_steps = getattr(self._optimizer, "cycle_steps", None)
+        record = SampleRecord(
+            kind=kind,
+            step=step,
+            cycle=max(step - 1, 0) // cycle_steps if cycle_steps else 0,
+            loss=None if loss is None else real("loss", loss.item() if isinstance(loss, Tensor) else loss),
+            reading=reading,
+        )
+        held = self._hold(copied(self._model))
+        others = [entry for entry in self._entries if (entry[0].kind, entry[0].step) != (kind, step)]
+        self._entries = _newest([*others, (record, held)], self.at_most)
+        self._commit()
+        return record
+
+    # ---- batch norm ----
+
+    def refresh_batch_norm(
+        self, loader: Iterable[Any], model: nn.Module | None = None, *, device: torch.device | None = None
+    ) -> None:
+        """Compute the running statistics of batch norm anew for each sample, by one pass over `loader`.
+
+        Those that were collected average over the path that led to the sample, noise included. Dropout is active, as in
+        training. It is done on a copy of `model`, the collector's own if left out, which stays as it is.
+        """
+        model = self._model if model is None else model
+        if model is None:
+            raise ValueError("there is no model to compute statistics with; give refresh_batch_norm(loader, model)")
+        if self._folder is not None and _rank() != 0:
+            return
+        own = copy.deepcopy(bare(model))
+        if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in own.modules()):
+            return
+        for position, (record, held) in enumerate(self._entries):
+            state = self._load(held)
+            check_fits(own, state)
+            with torch.no_grad():
+                for name, tensor in tensors_of(own).items():
+                    tensor.copy_(state[name])
+            torch.optim.swa_utils.update_bn(loader, own, device)
+            self._entries[position] = replace(record, batch_norm_refreshed=True), self._hold(copied(own))
+            self._commit()
+
+    # ---- memory, disk, state ----
+
+    def _hold(self, state: dict[str, Tensor]) -> Held:
+        if self._folder is None:
+            return state
+        self._serial += 1
+        return self._folder.write_sample(self._serial, state) if _rank() == 0 else None
+
+    def _load(self, held: Held) -> dict[str, Tensor]:
+        if isinstance(held, dict):
+            return dict(held)
+        if self._folder is None or held is None:
+            raise ValueError(
+                "rank 0 has the files; after a barrier, SampleCollector.open(folder) reads them on every rank"
+            )
+        return self._folder.read_sample(held)
+
+    def _commit(self) -> None:
+        """Make the index say what the entries are, by rank 0; in memory there is none."""
+        if self._folder is None or _rank() != 0:
+            return
+        files = [(record, held) for record, held in self._entries if isinstance(held, File)]
+        index = {
+            "at_most": self.at_most,
+            "cold_every": self.cold_every,
+            "serial": self._serial,
+            "reading": None if self._reading is None else asdict(self._reading),
+            "samples": [{"record": to_plain(record), "file": asdict(file)} for record, file in files],
+        }
+        self._folder.write_index(index, [file.name for _, file in files])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Of a collection in memory, tensors included: goes through `torch.save` and `torch.load(weights_only=True)`."""
+        if self._folder is not None:
+            raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
+        return {
+            "reading": None if self._reading is None else asdict(self._reading),
+            "samples": [{"record": to_plain(record), "state": self._load(held)} for record, held in self._entries],
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._folder is not None:
+            raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
+        entries: list[tuple[SampleRecord, Held]] = [
+            (from_plain(item["record"]), dict(item["state"])) for item in state_dict["samples"]
+        ]
+        self._reading = reading_from_plain(state_dict["reading"])
+        self._entries = _newest(entries, self.at_most)
+        self._seen = None
+
+
+def _reading(optimizer: CTLD) -> Reading | None:
+    """None after a step of fine-tuning, and after one in which all groups rested."""
+    last = optimizer.last
+    if last is None or last.kinetic_temperature is None:
+        return None
+    return Reading(
+        step=optimizer._step_count,
+        alpha=last.alpha,
+        temperature_ratio=last.temperature_ratio,
+        kinetic_temperature=last.kinetic_temperature,
+        target_temperature=optimizer.temperature * last.temperature_ratio,
+    )
+
+
+def _newest(entries: list[tuple[SampleRecord, Held]], at_most: int) -> list[tuple[SampleRecord, Held]]:
+    """At most so many of each kind, in the order in which they were taken."""
+    kept: list[tuple[SampleRecord, Held]] = []
+    for kind in ("cycle", "cold"):
+        kept += [entry for entry in entries if entry[0].kind == kind][-at_most:]
+    return sorted(kept, key=lambda entry: entry[0].step)
+
+
+def _rank() -> int:
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if distributed else 0

@@ -1,0 +1,69 @@
+"""Collecting on two ranks: replicated and sharded models, one folder that rank 0 writes."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from ctld import CTLD, SampleCollector, predict
+from worlds import in_world
+
+pytestmark = [pytest.mark.xdist_group("worlds"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def network():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def collected(rank, size, folder, sharded):
+    plain = network()
+    inputs, labels = torch.randn(32, 5), torch.randint(3, (32,))
+    if sharded:
+        model = copy.deepcopy(plain)
+        fully_shard(model)
+    else:
+        model = nn.parallel.DistributedDataParallel(copy.deepcopy(plain))
+    optimizer = CTLD(
+        model.parameters(),
+        0.05,
+        num_data=32,
+        weight_decay=1e-2,
+        exploration_steps=4,
+        cycle_steps=6,
+        temperature=0.01,
+        seed=3,
+    )
+    on_disk = SampleCollector(model, optimizer, folder=folder)
+    in_memory = SampleCollector(model, optimizer)
+    for _ in range(12):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step(loss=loss.detach())
+        on_disk.update(loss=loss)
+        in_memory.update(loss=loss)
+    dist.barrier()
+    held = list(in_memory)
+    read = list(SampleCollector.open(folder))
+    assert [sample.record for sample in read] == [sample.record for sample in held] == on_disk.records
+    assert [record.step for record in on_disk.records] == [6, 12]
+    assert all(type(tensor) is torch.Tensor for sample in held for tensor in sample.state.values())
+    for one, two in zip(held, read, strict=True):
+        assert one.state.keys() == dict(plain.named_parameters()).keys()
+        assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
+    return predict(plain, read, inputs).log_probabilities
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_every_rank_collects_the_whole_model(tmp_path, sharded):
+    one, two = in_world(collected, 2, str(tmp_path / "samples"), sharded)
+    assert torch.equal(one, two)
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
+        "000001.safetensors",
+        "000002.safetensors",
+        "index.json",
+    ]
