@@ -224,7 +224,7 @@ _typed: list[str] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Exit codes: 0 all is well, 1 something failed, 2 wrong usage, 130 interrupted."""
+    """Exit codes: 0 all is well, 1 something failed, 2 wrong usage, 3 unconverged, 130 interrupted."""
     _typed[:] = sys.argv[1:] if arguments is None else arguments
     sys.exit(torchrun.carry_out(lambda: _main(_typed)) if torchrun.launched() else _main(_typed))
 

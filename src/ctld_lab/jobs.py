@@ -39,7 +39,7 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
                 raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
             threads = _begin(directory, threads, control)
             control.announce(threads=threads)
-            result = _run(directory, config, control)
+            result = _run(directory, control)
             if result is None:
                 return "interrupted"
             directory.write("result.json", result)
@@ -61,7 +61,7 @@ def follow(path: Path, *, control: Control) -> str:
         if "state" in word:
             return str(word["state"])
         _set_threads(int(word["threads"]))
-        result = _run(directory, directory.config(), control)
+        result = _run(directory, control)
     except Exception as error:
         control.fail(directory, _describe(error))
         return "failed"
@@ -80,10 +80,12 @@ def _begin(directory: RunDirectory, threads: int, control: Control) -> int:
     return threads
 
 
-def _run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any] | None:
+def _run(directory: RunDirectory, control: Control) -> dict[str, Any] | None:
     """What comes out, together with other ranks if there are any; None if it was interrupted."""
-    module = importlib.import_module(KINDS[config["kind"]])
     with control.ranks.joined() if control.ranks else nullcontext():
+        # Only now: a rank that cannot read it must be able to tell the others why it leaves.
+        config = directory.config()
+        module = importlib.import_module(KINDS[config["kind"]])
         try:
             result: dict[str, Any] = module.run(directory, config, control)
         except Interrupted:

@@ -327,7 +327,10 @@ class Training:
             torch.set_rng_state(state["generator"])
             lengths = [int(state["lengths"][name]) for name in LINES]
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise RecordError(f"{path} does not fit this run ({error}); remove it, and the run starts anew") from error
+            raise RecordError(
+                f"the checkpoint of {path.parent} does not fit this run ({error}); remove its checkpoint*.safetensors, and the "
+                "run starts anew"
+            ) from error
         for name, length in zip(LINES, lengths, strict=True):
             self.directory.cut(name, length)
         if note and self.ranks.first:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib.font_manager  # noqa: F401  # now, since its first import writes a cache, where a test looks for traces
 import pytest
 
 from ctld_lab import cli, jobs, studies
@@ -22,6 +23,7 @@ COMMANDS = [
     "compare",
     "tensorboard",
     "demo",
+    "check",
     "data list",
     "data fetch",
     "data verify",
