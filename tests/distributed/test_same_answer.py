@@ -8,7 +8,10 @@ import ctld
 import parallel_runs as jobs
 from worlds import in_world
 
-pytestmark = [pytest.mark.xdist_group("same answer"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [
+    pytest.mark.xdist_group("same answer"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:calibrated tempering does not fit"),
+]
 
 SIZES = (1, 2, 4)
 KINDS = {
