@@ -100,7 +100,7 @@ def measure(rank: int, folder: str, rounds: int, steps: int) -> None:
 
 def run(*, effort: float, command: str) -> Result:
     result = heading("CTLD on two processes, beside SGD with momentum on two", command, effort=effort)
-    result["machine"]["torch_threads"] = f"1 in each of {RANKS} processes, 1"
+    result["machine"]["torch_threads"] = f"{RANKS} × 1"
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(  # type: ignore[no-untyped-call]
             measure, args=(folder, max(2, round(ROUNDS * effort)), STEPS), nprocs=RANKS, start_method="spawn"
