@@ -94,3 +94,14 @@ def test_exploration_is_not_sgd():
     train(problem, ours, range(30))
     train(twin, torch.optim.SGD(twin.model.parameters(), 0.1, 0.9, weight_decay=1e-2), range(30))
     assert (problem.flat() - twin.flat()).norm() > 0.01 * twin.flat().norm()
+
+
+@pytest.mark.parametrize("options", [{"exploration_steps": 0}, {"exploration_steps": 5, "temperature": 0.0}])
+def test_without_noise_the_users_random_numbers_are_left_alone(options):
+    """Else swapping the optimizer would change the batches."""
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    CTLD([torch.nn.Parameter(torch.ones(3))], 0.1, num_data=10, **options)
+    assert torch.equal(torch.get_rng_state(), before)
+    CTLD([torch.nn.Parameter(torch.ones(3))], 0.1, num_data=10, exploration_steps=5, temperature=0.1)
+    assert not torch.equal(torch.get_rng_state(), before)

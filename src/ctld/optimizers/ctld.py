@@ -74,7 +74,8 @@ class CTLD(Sampler):
         Look for NaN and inf in the gradients before an exploration step, and refuse it whole. That reads them once more:
         without it a step of 25 million parameters takes a quarter less time, and a NaN is found when it has done its harm.
     seed : int, optional
-        Of the noise. Left out, one is drawn from torch's default generator. Under `torch.distributed`, rank 0's is used.
+        Of the noise. Left out, one is drawn from torch's default generator, if there will be noise. Under
+        `torch.distributed`, rank 0's is used.
     process_group : ProcessGroup, optional
         Over which the loss is averaged; the world, if left out and there is one.
     """
@@ -130,6 +131,8 @@ class CTLD(Sampler):
             "langevin": False,  # whether the momentum buffer holds v/√lr rather than torch's −v/lr
             "momentum_lr": 0.0,  # the last lr > 0 with which the group took a step: turns one into the other
         }
+        if seed is None and (self.exploration_steps == 0 or temperature == 0):
+            seed = 0  # of noise that there will not be: to draw one would shift the user's own random numbers
         super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)

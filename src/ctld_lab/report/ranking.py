@@ -17,11 +17,12 @@ def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brie
     if best:
         found = best.estimate(metric)
         ties = [row.title for row in finished if row.marks.get(metric) == TIE]
+        open_cases = any(row.marks.get(metric) == UNCLEAR for row in finished)
         lead = f"{best.title} has the lowest {name}, {show_estimate(found)}{unit} ({counted(found.count, 'seed')})"
         if ties:
             sentences.append(f"{lead}, and {listed(ties)} {'ties' if len(ties) == 1 else 'tie'} with it.")
         else:
-            sentences.append(f"{lead}, and no other method ties with it.")
+            sentences.append(f"{lead}." if open_cases else f"{lead}, and no other method ties with it.")
         tempered = next((row for row in finished if row.method == "ctld"), None)
         if tempered and tempered.marks.get(metric) == "":
             difference = paired_difference(tempered.values[metric], best.values[metric])
@@ -38,11 +39,11 @@ def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brie
             )
     else:
         sentences.append("No run is finished, so nothing can be said yet.")
-    if brief:
-        return " ".join(sentences)
     unclear = [row.title for row in finished if row.marks.get(metric) == UNCLEAR]
     if unclear:
         sentences.append(f"Of {listed(unclear)} the seeds differ too much to tell.")
+    if brief:
+        return " ".join(sentences)
     few = [row.title for row in finished if row.marks.get(metric) == UNKNOWN]
     if few:
         sentences.append(f"Too few seeds are finished to compare {listed(few)} with the best.")
