@@ -12,6 +12,8 @@ State is that of the tensors in `state_dict()`.
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import os
 import subprocess
@@ -68,12 +70,14 @@ def weigh(choice: choices.Choice, widths: Sequence[int]) -> dict[str, int]:
         small.step(**options)
     parameters = given(widths)
     _touch(parameters)
+    _give_back()
     before = _resident()
     _reset_peak()
     optimizer = choice.build(parameters)
     made = _status("VmHWM") - _status("VmRSS")
     for _ in range(2):
         optimizer.step(**options)
+    _give_back()
     held = _resident()
     _reset_peak()
     counted = _status("VmRSS")
@@ -93,6 +97,12 @@ def _touch(parameters: choices.Parameters) -> None:
     """Threads start and take their stacks with the first large operation."""
     for parameter in parameters:
         parameter.detach().add_(0.0)
+
+
+def _give_back() -> None:
+    """What imports have left, compiled code not yet written to files above all, is not to be freed while others are weighed."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _reset_peak() -> None:
