@@ -22,7 +22,15 @@ def images(name, sha256):
 
 
 def run(directory, config, control):
-    workloads.load_images = images
+    """As `train.run`; whoever trains in the same process later finds everything as it was."""
+    load_images, workloads.load_images = workloads.load_images, images
+    try:
+        return _run(directory, config, control)
+    finally:
+        workloads.load_images = load_images
+
+
+def _run(directory, config, control):
     rank = control.ranks.rank if control.ranks else 0
     (directory.path / f"pid{rank}").write_text(str(os.getpid()))
     wanted = config.get("sabotage")
