@@ -26,6 +26,7 @@ ARROWS = {
     "ctld.optimizers": {
         "ctld.checks",
         "ctld.compensation",
+        "ctld.diagnostics",
         "ctld.noise",
         "ctld.dynamics",
         "ctld.movers",

@@ -8,7 +8,7 @@ the schedules, `chains` several runs side by side in one process, `ensembles` wh
 """
 
 from ctld import chains, diagnostics, ensembles, noise, schedules, tempering
-from ctld.checks import DriftError, NonFiniteError
+from ctld.checks import DriftError, NonFiniteError, TemperatureWarning
 from ctld.cycles import CycleLR
 from ctld.ensembles import SampleCollector, predict
 from ctld.optimizers import (
@@ -22,6 +22,7 @@ from ctld.optimizers import (
     SGLD,
     SGNHT,
     AnnealSGD,
+    GroupTemperatures,
     Langevin,
     Santa,
     SimulatedAnnealing,
@@ -46,6 +47,7 @@ __all__ = [
     "ConfiningWell",
     "CycleLR",
     "DriftError",
+    "GroupTemperatures",
     "Langevin",
     "Metadynamics",
     "NonFiniteError",
@@ -55,6 +57,7 @@ __all__ = [
     "SimulatedAnnealing",
     "StepRecord",
     "TemperatureScaling",
+    "TemperatureWarning",
     "Tempering",
     "__version__",
     "chains",

@@ -16,6 +16,10 @@ class DriftError(RuntimeError):
     """Ranks that should be one run are not: another seed, step, temperature or α on some."""
 
 
+class TemperatureWarning(UserWarning):
+    """What is sampled has another temperature than it should, by the thermometers of the run."""
+
+
 def real(
     name: str, value: Any, *, at_least: float = -math.inf, above: float = -math.inf, below: float = math.inf
 ) -> float:
@@ -43,12 +47,12 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     return number
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning that is attributed to the nearest caller outside this package and torch, whose step wrappers come between."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("ctld", "torch"):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _range(at_least: float, above: float, below: float) -> str:

@@ -7,6 +7,7 @@ whatever the parameters are; a kick converts gradients to the dtype of the momen
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +26,15 @@ class Noise:
 
     def like(self, tensor: Tensor, stream: int, block: Block) -> Tensor:
         """The numbers of a stream for the elements of a tensor, flat, in their row-major order; `block` says which they are."""
-        dtype, device = tensor.dtype, tensor.device
-        made = [
-            noise.numbers(self.kind, self.seed, self.step, stream, count, offset=first, dtype=dtype, device=device)
-            for first, count in block.runs
-        ]
+        made = [self.numbers(stream, count, offset=first, like=tensor) for first, count in block.runs]
         if len(made) == 1:
             return made[0]
-        return torch.cat(made) if made else torch.empty(0, dtype=dtype, device=device)
+        return torch.cat(made) if made else torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+    def numbers(self, stream: int, count: int, *, like: Tensor, offset: int = 0) -> Tensor:
+        """So many numbers of a stream, of the dtype and on the device of a tensor."""
+        options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
+        return noise.numbers(self.kind, self.seed, self.step, stream, count, offset=offset, **options)
 
 
 @dataclass(frozen=True, slots=True)

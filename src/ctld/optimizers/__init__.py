@@ -14,6 +14,7 @@ from ctld.optimizers.sgld import SGLD
 from ctld.optimizers.sgnht import SGNHT
 from ctld.optimizers.simulated_annealing import SimulatedAnnealing
 from ctld.optimizers.table import OPTIMIZERS, Method, create
+from ctld.optimizers.thermometers import GroupTemperatures
 
 __all__ = [
     "CSGHMC",
@@ -29,6 +30,7 @@ __all__ = [
     "Adadelta",
     "Adam",
     "AnnealSGD",
+    "GroupTemperatures",
     "Langevin",
     "Method",
     "RMSprop",

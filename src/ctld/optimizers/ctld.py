@@ -20,16 +20,18 @@ import torch
 from torch import Tensor
 
 from ctld import dynamics
-from ctld.checks import NonFiniteError, integer, real
+from ctld.checks import NonFiniteError, TemperatureWarning, integer, real, warn_user
 from ctld.compensation import LossVariance, initial_state
 from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers import drift
 from ctld.optimizers.integrators import INTEGRATORS, Settings, buffer_unit
 from ctld.optimizers.record import StepRecord
+from ctld.optimizers.remedies import remedy
 from ctld.optimizers.sampler import Loss, Sampler
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
+from ctld.optimizers.thermometers import GroupTemperatures, GroupThermometer, Thermometers
 from ctld.tempering import Move, TemperatureControl, Tempering, checked_control
 
 
@@ -122,6 +124,8 @@ class CTLD(Sampler):
         self._warned_of_rounding = False
         self._loss_variance = LossVariance()
         self._clamped = self._compensated = 0
+        self._thermometers = Thermometers(self.exploration_steps)
+        self._warned_of_temperature = False
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -266,6 +270,7 @@ class CTLD(Sampler):
             restart = getattr(self.tempering, "restart", None)
             if restart is not None:
                 restart()
+            self._thermometers.restart()
         return result
 
     def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers], check: bool) -> None:
@@ -282,36 +287,42 @@ class CTLD(Sampler):
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
         move = self._move_of_potential(mean_loss, verdict, everything) if self._tempers_potential else None
         ratio = self.tempering.temperature_ratio if move is None else move.ratio  # 1/g(α) before α moves
-        readings: list[tuple[float, Any]] = []
-        dimensions, resting = 0, True
-        for group, movers in zip(self.param_groups, everything, strict=True):
+        readings: list[tuple[int, int, Any]] = []
+        looks: list[Any] = []
+        looking, measuring = self._thermometers.phases(self._step_count)
+        resting = True
+        for number, (group, movers) in enumerate(zip(self.param_groups, everything, strict=True)):
             if not group["explore"]:
                 self._fine_tune(group, movers, refused)
                 continue
+            if looking:
+                looks.append(self._thermometers.look(number, group, self._source(), None, ranks=self._ranks()))
             last_lr = group["momentum_lr"]
             sums = self._langevin_step(group, movers, ratio, move, check, refused)
             if sums is None:
                 group["momentum_lr"] = last_lr  # no step was taken with this one
                 self._refuse_non_finite_gradients()
-            readings.append((float(group["weight_decay"]), sums))
-            if float(group["lr"]) > 0:
-                resting = False
-                dimensions += movers.numel
-        sums_here = self._over_shards([sums for _, sums in readings])
+            moving = float(group["lr"]) > 0
+            readings.append((number, movers.numel if moving else 0, sums))
+            resting = resting and not moving
+        sums_here = self._over_shards([sums for *_, sums in readings] + (looks if measuring else []))
         if isinstance(verdict, Tensor):
             verdict, *rows = _on_host([verdict, *sums_here])
             mean_loss = self._accepted_loss(verdict)
         else:
             rows = _on_host(sums_here)
         if resting:
+            self._thermometers.taken(self._step_count)
             self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
             return
         prior = kinetic = midpoint = clamped = 0.0
-        for (decay, _), (squares, after, twice_midpoint, fewer) in zip(readings, rows, strict=True):
-            prior += 0.5 * decay * squares
+        dimensions = 0
+        for (number, moved, _), (squares, after, twice_midpoint, fewer) in zip(readings, rows, strict=False):
+            prior += 0.5 * float(self.param_groups[number]["weight_decay"]) * squares
             kinetic += 0.5 * after
             midpoint += 0.25 * twice_midpoint
             clamped += fewer
+            dimensions += moved
         self._clamped += round(clamped)
         self._compensated += dimensions if self.noise_compensation else 0
         potential = self.num_data * ((-mean_loss if self.defaults["maximize"] else mean_loss) + prior)
@@ -329,7 +340,40 @@ class CTLD(Sampler):
             kinetic_temperature=self.num_data * midpoint / dimensions if dimensions else None,
             hamiltonian=hamiltonian,
             alpha_force=alpha_force,
+            groups=self._read_thermometers(readings, rows, ratio),
         )
+
+    def _read_thermometers(
+        self, readings: list[tuple[int, int, Any]], rows: list[Sequence[float]], ratio: float
+    ) -> tuple[GroupTemperatures | None, ...]:
+        """Take in the step's temperatures; what is known by now, for each group."""
+        unit = self.num_data / (self._temperature * ratio)
+        found: list[GroupTemperatures | None] = [None] * len(self.param_groups)
+        looks = rows[len(readings) :] or [None] * len(readings)
+        for (number, moved, _), row, look in zip(readings, rows, looks, strict=False):
+            thermometer, group = self._thermometers.of(number), self.param_groups[number]
+            if moved:
+                fresh = thermometer.read(unit * 0.25 * row[2] / moved, ratio)
+                if look is not None and look[2]:
+                    heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
+                    thermometer.read_look(unit * look[0] / look[2], heat * look[1] / look[2], ratio)
+                if fresh and not self._warned_of_temperature:
+                    self._warn_of_temperature(number, thermometer)
+            found[number] = thermometer.temperatures
+        self._thermometers.taken(self._step_count)
+        return tuple(found)
+
+    def _warn_of_temperature(self, number: int, thermometer: GroupThermometer) -> None:
+        advice = remedy(
+            number,
+            thermometer,
+            of_tempering=getattr(self.tempering, "remedy", None),
+            euler=self.integrator == "euler",
+            compensated=self.noise_compensation,
+        )
+        if advice is not None:
+            self._warned_of_temperature = True
+            warn_user(advice, TemperatureWarning)
 
     def _accepted_loss(self, verdict: Sequence[float]) -> float:
         mean_loss = self._mean_loss(verdict)
@@ -515,6 +559,7 @@ class CTLD(Sampler):
             super()._global_state()
             | {"num_data": self.num_data, "temperature": self._temperature}
             | {"clamped": self._clamped, "compensated": self._compensated}
+            | {"thermometers": self._thermometers.state(len(self.param_groups), sharded=self._sharded)}
             | {f"loss_{key}": value for key, value in self._loss_variance.state_dict().items()}
             | {f"tempering_{key}": value for key, value in self.tempering.state_dict().items()}
         )
@@ -531,6 +576,7 @@ class CTLD(Sampler):
         super()._load_global_state(state)
         self._temperature = float(state["temperature"])
         self._clamped, self._compensated = int(state["clamped"]), int(state["compensated"])
+        self._thermometers.load(state["thermometers"])
         self._loss_variance.load_state_dict(_entries(state, "loss_"))
         self.tempering.load_state_dict(_entries(state, "tempering_"))
 

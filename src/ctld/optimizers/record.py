@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ctld.optimizers.thermometers import GroupTemperatures
+
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
@@ -19,3 +21,5 @@ class StepRecord:
     """H in units of T: (potential + kinetic energy after the kick)/T."""
     alpha_force: float | None = None
     """h, the force on α."""
+    groups: tuple[GroupTemperatures | None, ...] = ()
+    """Of each group that explores, its temperatures so far, in units of T/g(α), with errors; None for the others."""

@@ -29,6 +29,9 @@ class DrivenTemperature:
         g.
     """
 
+    remedy = "a longer period, or Tempering.calibrated()"
+    """Against an α that moves too fast for the parameters."""
+
     def __init__(self, period: int, scaling: Scaling) -> None:
         self.period = integer("period", period, at_least=1)
         self.scaling = scaling

@@ -100,6 +100,9 @@ class Tempering:
         α is meant to stay within ±edge. Left out: the edge of the well, the bias or the scaling, the first that has one.
     """
 
+    remedy = "Tempering.calibrated()"
+    """Against an α that moves too fast for the parameters."""
+
     def __init__(
         self,
         *,
