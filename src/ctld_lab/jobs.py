@@ -20,6 +20,7 @@ KINDS = {
     "timing": "ctld_lab.timing",
     "double_well": "ctld_lab.sampling.double_well",
     "theorem": "ctld_lab.sampling.theorem",
+    "tempering": "ctld_lab.sampling.temperings",
 }
 
 

@@ -15,6 +15,8 @@ _MODULES = {
     "sensitivity": "ctld_lab.studies.sensitivity",
     "timing": "ctld_lab.studies.timing",
     "double-well": "ctld_lab.studies.double_well",
+    "ensemble": "ctld_lab.studies.ensemble",
+    "tempering": "ctld_lab.studies.tempering",
 }
 
 
@@ -26,6 +28,8 @@ def names() -> dict[str, str]:
         "sensitivity": "Figure 4: CTLD's own constants, on War and Peace",
         "timing": "Table 3: time of an epoch, beside SGD-M",
         "double-well": "Theorem 2, and what the paper's sampler samples",
+        "ensemble": "Cycles, averaged: does the tempering deserve the credit?",
+        "tempering": "Temperings compared where the answer is known",
     }
 
 
@@ -51,7 +55,7 @@ def describe(study: Study, request: Request, command: str) -> dict[str, Any]:
         "tuned": study.tuned,
         "fixed": study.fixed,
         "methods": list(request.methods),
-        "titles": {name: OPTIMIZERS[name].title for name in OPTIMIZERS},
+        "titles": {name: OPTIMIZERS[name].title for name in OPTIMIZERS} | dict(study.titles),
         "seeds": list(request.seeds),
         "data": request.data,
         "settings": dict(request.settings),

@@ -53,3 +53,5 @@ class Study:
     """What the paper reports, stored beside the results."""
     optional_methods: Sequence[str] = ()
     """What `--methods` may name besides `methods`."""
+    titles: Mapping[str, str] = field(default_factory=dict)
+    """Of methods that are more than an optimizer."""

@@ -1,0 +1,138 @@
+"""A temperature to be trusted, or not: what each tempering samples at g = 1 where the answer is known.
+
+The double well in 1 to 1,000 dimensions, a funnel, nine modes and a small Bayesian network
+(`ctld_lab.sampling.targets_tempered`), sampled by `CTLD` itself under calibrated tempering, the paper's, a driven one and none.
+Beside them a twin that is wrong on purpose and has to be found out, the rate of crossings without tempering, and the network's
+answer by another algorithm (`ctld_lab.sampling.temperings`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ctld_lab.records import StudyDirectory
+from ctld_lab.studies.study import Request, Run, Study
+
+DEPTH = 0.85
+"""The paper's, so that all temperings reach the same temperature."""
+
+
+def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
+    """All runs at once, the longest first: none depends on another."""
+    settings = request.settings
+    runs = []
+    for line in settings["wells"]:
+        seeds = request.seeds[: line.get("seeds")]
+        runs += [_chain(request, "double-well", line, seed) for seed in seeds]
+    runs.append(_run(request, "reference", {"variant": "reference", "seed": 0, **settings["reference"]}))
+    runs.append(_run(request, "rate", {"variant": "rate", "seed": 0, **settings["rate"]}))
+    for target, steps in settings["targets"].items():
+        for name in ("calibrated", "paper", "constant"):
+            line = _line(name, 0, steps, settings["warm_up"])
+            runs += [_chain(request, target, line, seed) for seed in request.seeds]
+    yield runs
+
+
+def _chain(request: Request, target: str, line: Mapping[str, Any], seed: int) -> Run:
+    config = {"variant": "chain", "target": target, **line, "seed": seed}
+    config.pop("seeds", None)
+    # The paper's step is Euler's.
+    config["integrator"] = "euler" if line["tempering"] == "paper" else "baoab"
+    words = [target if target != "double-well" else f"d{line['dimensions']}", line["tempering"]]
+    words += ["auto"] * (line.get("depth") == "auto") + [str(line[key]) for key in ("period",) if key in line]
+    return _run(request, "-".join([*words, f"seed{seed}"]), config)
+
+
+def _run(request: Request, name: str, config: dict[str, Any]) -> Run:
+    return Run(name, {"kind": "tempering", "study": "tempering", "scale": request.scale, "role": "final", **config})
+
+
+def _line(name: str, dimensions: int, steps: int, warm_up: int, **more: Any) -> dict[str, Any]:
+    line = {"tempering": name, "dimensions": dimensions, "steps": steps}
+    if name in ("calibrated", "half-the-force"):
+        line |= {"depth": DEPTH, "warm_up": warm_up}
+    return line | more
+
+
+def _wells(
+    steps: int,
+    *,
+    dimensions: tuple[int, ...],
+    warm_up: int,
+    long: Mapping[str, int],
+    short: int,
+    periods: tuple[int, ...],
+) -> list[dict[str, Any]]:
+    """Runs on the double well; in the most dimensions the calibrated ones are `long`, the paper's `short`."""
+    most = dimensions[-1]
+    lines = [_line("calibrated", most, long["steps"], warm_up, seeds=long["seeds"])]
+    lines += [_line("calibrated", d, steps, warm_up) for d in dimensions[:-1]]
+    lines.append(_line("calibrated", most, steps, warm_up, depth="auto"))
+    lines.append(_line("half-the-force", 1, steps, warm_up))
+    lines += [_line("paper", d, steps if d < most else short, warm_up) for d in dimensions]
+    lines += [_line("driven", d, steps, warm_up, period=period) for d in dimensions for period in periods]
+    return lines
+
+
+_LADDER = {"rungs": 10, "hottest": 10.0, "every": 20}
+_DIMENSIONS, _PERIODS = (1, 10, 100, 1000), (1_000, 10_000, 100_000)
+_LAPTOP_WELLS = _wells(
+    400_000,
+    dimensions=_DIMENSIONS,
+    warm_up=4000,
+    long={"steps": 2_500_000, "seeds": 2},
+    short=100_000,
+    periods=_PERIODS,
+)
+_PAPER_WELLS = _wells(
+    400_000,
+    dimensions=_DIMENSIONS,
+    warm_up=4000,
+    long={"steps": 2_500_000, "seeds": 10},
+    short=100_000,
+    periods=_PERIODS,
+)
+
+STUDY = Study(
+    name="tempering",
+    title="Temperings compared where the answer is known",
+    figure="Theorem 1",
+    varied="tempering (calibrated, the paper's, driven, none), target, dimension",
+    tuned="nothing",
+    fixed="T = 1, depth 0.85 unless chosen by the run; double well: N = 1, η = 0.02, momentum 0.98, start at x = 1; BAOAB, but "
+    "Euler and mass 1 for the paper's",
+    methods=(),
+    scales={
+        "smoke": {
+            "seeds": 1,
+            "warm_up": 400,
+            "wells": _wells(
+                4000,
+                dimensions=(1, 10),
+                warm_up=400,
+                long={"steps": 6000, "seeds": 1},
+                short=2000,
+                periods=(20, 200, 1000),
+            ),
+            "targets": {"funnel": 3000, "nine-modes": 3000, "network": 3000},
+            "rate": {"chains": 100, "steps": 2000},
+            "reference": {"ladders": 4, "steps": 400, **_LADDER},
+        },
+        "laptop": {
+            "seeds": 3,
+            "warm_up": 4000,
+            "wells": _LAPTOP_WELLS,
+            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
+            "rate": {"chains": 1000, "steps": 200_000},
+            "reference": {"ladders": 48, "steps": 100_000, **_LADDER},
+        },
+        "paper": {
+            "seeds": 10,
+            "warm_up": 4000,
+            "wells": _PAPER_WELLS,
+            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
+            "rate": {"chains": 1000, "steps": 400_000},
+            "reference": {"ladders": 48, "steps": 400_000, **_LADDER},
+        },
+    },
+    plan=plan,
+)
