@@ -3,9 +3,9 @@
     ∇ = ±∇loss + decay·θ,     p ← retain·p + impulse·s∇ + deviation·√s·ε,     θ ← θ + stride·p
 
 `Movers.advance` does that, in one pass over memory where there is a kernel for the tensors (`ctld.kernels`), and by torch,
-sub-step by sub-step (`ctld.dynamics`), for the others. s is a scale for each element, if there are scales; without momenta p
-starts from zero at each step. Of parameters that are spread over processes, the block that lies here takes the step
-(`ctld.sharding`).
+sub-step by sub-step (`ctld.dynamics`), for the others. s is a scale for each element, if there are scales: the inverse of its
+mass, so that its share of the kinetic energy is p²/s. Without momenta p starts from zero at each step. Of parameters that are
+spread over processes, the block that lies here takes the step (`ctld.sharding`).
 """
 
 import math
@@ -64,6 +64,7 @@ class Movers:
         self.streams: list[int] = []
         self.momenta: list[Tensor] | None = []
         self.scales: list[Tensor] | None = None
+        self._scaled = False  # by the state's own scales
         self.compensation: Compensation | None = None
         self._state = state
         self._sharded = any(sharded(candidate) for candidate in candidates)
@@ -125,7 +126,7 @@ class Movers:
             self._others
             or self._on_gpu
             or len(self._tables) != 1
-            or self.scales
+            or (self.scales and not self._scaled)
             or self.compensation
             or len(candidates) != len(self._followers)
         ):
@@ -148,6 +149,7 @@ class Movers:
                 or parameter.numel() != rows[row + 6]
                 or not parameter.is_contiguous()
                 or (momentum is not None and own.data_ptr() != rows[row + 2])  # type: ignore[union-attr]
+                or (self._scaled and local(state[owner]["scale"]).data_ptr() != rows[row + 3])
                 or gradient.dtype is not dtype
                 or gradient.numel() != rows[row + 6]
                 or type(gradient) is not Tensor
@@ -167,6 +169,16 @@ class Movers:
         self.scales = [scale.to(dtype).contiguous() for scale, dtype in zip(scales, dtypes, strict=True)]
         for place, key, row in self._with_kernel():
             self._tables[key][row + 3] = self.scales[place].data_ptr()
+
+    def scale_by_state(self, scaled: bool) -> None:
+        """Take the scales of the state, or none."""
+        if scaled and not self._scaled:
+            self.scale([state["scale"] for state in self.states])
+        elif self._scaled and not scaled:
+            self.scales = None
+            for _, key, row in self._with_kernel():
+                self._tables[key][row + 3] = 0
+        self._scaled = scaled
 
     def compensate(self, compensation: Compensation) -> None:
         """Inject less noise by what the minibatches bring in, in place of a common deviation."""
@@ -202,7 +214,8 @@ class Movers:
         """The sums of a step that is not taken; none before it, so no mid-step momentum."""
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
         prior = square_norm(self.parameters, device, self.weights)
-        kinetic = square_norm(self.momenta, device, self.weights) if self.momenta else torch.zeros_like(prior)
+        momenta = self.momenta and _in_units_of(self.momenta, self.scales)
+        kinetic = square_norm(momenta, device, self.weights) if momenta else torch.zeros_like(prior)
         return torch.stack((prior, kinetic, torch.zeros_like(prior), torch.zeros_like(prior)))
 
     def finite(self) -> Tensor | bool:
@@ -371,9 +384,15 @@ class Movers:
         drift(parameters, momenta, step=stride)
         if not measure:
             return torch.stack((prior, prior, prior, clamped))
-        kinetic = square_norm(momenta, device, weights)
         torch._foreach_add_(before, momenta)
-        return torch.stack((prior, kinetic, square_norm(before, device, weights), clamped))
+        kinetic = square_norm(_in_units_of(momenta, scales), device, weights)
+        midpoint = square_norm(_in_units_of(before, scales), device, weights)
+        return torch.stack((prior, kinetic, midpoint, clamped))
+
+
+def _in_units_of(momenta: list[Tensor], scales: list[Tensor] | None) -> list[Tensor]:
+    """p/√s, whose squares are energies."""
+    return momenta if scales is None else list(torch._foreach_div(momenta, torch._foreach_sqrt(scales)))
 
 
 def _on(like: Tensor, sums: Any) -> Tensor:

@@ -237,8 +237,14 @@ def _move(
         _write(parameter + places, _rounded(tl.fma(stride, move, theta), STORED), inside, WHOLE)
         if MEASURE:
             prior += tl.sum(theta * theta, 1)
-            kinetic += tl.sum(move * move, 1)
-            midpoint += tl.sum((old + move) * (old + move), 1)
+            middle = old + move
+            if SCALES:
+                mass = tl.where(s > 0, 1.0 / s, 0.0)  # nothing is beyond the tensor's end
+                kinetic += tl.sum(mass * move * move, 1)
+                midpoint += tl.sum(mass * middle * middle, 1)
+            else:
+                kinetic += tl.sum(move * move, 1)
+                midpoint += tl.sum(middle * middle, 1)
     if MEASURE or COMPENSATION:
         tl.store(sums, tl.sum(prior.to(tl.float64), 0))
         tl.store(sums + 1, tl.sum(kinetic.to(tl.float64), 0))

@@ -275,7 +275,7 @@ VECTORS(avx512, 64)
             _Pragma("GCC unroll 8") for (int k = 0; k < PARTS; k++)                                                    \
             {                                                                                                          \
                 const int i = row + k * SIZE;                                                                          \
-                Vector theta, raw, old = none, move, spread = deviation;                                               \
+                Vector theta, raw, old = none, move, spread = deviation, mass = none + 1;                              \
                 LOAD(theta, parameter + i * width);                                                                    \
                 LOAD(raw, gradient + i * width);                                                                       \
                 if (momentum)                                                                                          \
@@ -287,8 +287,10 @@ VECTORS(avx512, 64)
                     Vector s;                                                                                          \
                     memcpy(&s, scale + i * sizeof(real), sizeof s);                                                    \
                     move *= s;                                                                                         \
-                    for (int l = 0; l < SIZE; l++)                                                                     \
+                    for (int l = 0; l < SIZE; l++) {                                                                   \
                         spread[l] *= root(s[l]);                                                                       \
+                        mass[l] = s[l] > 0 ? 1 / s[l] : 0; /* nothing is beyond the tensor's end */                    \
+                    }                                                                                                  \
                 }                                                                                                      \
                 if (options && previous) {                                                                             \
                     Vector before, known, fresh, change;                                                               \
@@ -320,8 +322,14 @@ VECTORS(avx512, 64)
                 STORE(parameter + i * width, next);                                                                    \
                 if (measured) {                                                                                        \
                     prior[k] = level##_fma_##real(theta, theta, prior[k]);                                             \
-                    kinetic[k] = level##_fma_##real(move, move, kinetic[k]);                                           \
-                    midpoint[k] = level##_fma_##real(old + move, old + move, midpoint[k]);                             \
+                    Vector middle = old + move;                                                                        \
+                    if (options && scale) {                                                                            \
+                        kinetic[k] = level##_fma_##real(mass * move, move, kinetic[k]);                                \
+                        midpoint[k] = level##_fma_##real(mass * middle, middle, midpoint[k]);                          \
+                    } else {                                                                                           \
+                        kinetic[k] = level##_fma_##real(move, move, kinetic[k]);                                       \
+                        midpoint[k] = level##_fma_##real(middle, middle, midpoint[k]);                                 \
+                    }                                                                                                  \
                 }                                                                                                      \
             }                                                                                                          \
         }                                                                                                              \
@@ -461,8 +469,8 @@ static Numbers *const NUMBER_MAKERS[] = {
 
 /* ---- what Python calls ---- */
 
-/* Raised whenever what follows takes other arguments, so that an old library is not called with new ones. */
-int64_t ctld_version(void) { return 1; }
+/* Raised whenever what follows takes or gives something else, so that an old library is not called in its place. */
+int64_t ctld_version(void) { return 2; }
 
 /* The best level that this processor has: 0 portable, 1 AVX2, 2 AVX-512. */
 int64_t ctld_best_level(void)

@@ -33,7 +33,7 @@ TYPES = {
     torch.float64: Type(1, torch.float64),
     torch.bfloat16: Type(2, torch.float32),
 }
-VERSION = 1  # of the arguments of the functions in kernels.c
+VERSION = 2  # of what the functions in kernels.c take and give
 COLUMNS = 11  # of a row of the table that describes a tensor
 
 _log = logging.getLogger("ctld")

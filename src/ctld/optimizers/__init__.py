@@ -6,6 +6,7 @@ from ctld.optimizers.ctld import CTLD
 from ctld.optimizers.easgd import EAMSGD, EASGD
 from ctld.optimizers.from_torch import SGD, Adadelta, Adam, RMSprop
 from ctld.optimizers.langevin import Langevin
+from ctld.optimizers.preconditioner import RMSPreconditioner
 from ctld.optimizers.psgld import PSGLD
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.santa import Santa
@@ -33,6 +34,7 @@ __all__ = [
     "GroupTemperatures",
     "Langevin",
     "Method",
+    "RMSPreconditioner",
     "RMSprop",
     "Santa",
     "SimulatedAnnealing",

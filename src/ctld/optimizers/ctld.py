@@ -26,6 +26,7 @@ from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers import drift
 from ctld.optimizers.integrators import INTEGRATORS, Settings, buffer_unit
+from ctld.optimizers.preconditioner import RMSPreconditioner, enough
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.remedies import remedy
 from ctld.optimizers.sampler import Loss, Sampler
@@ -72,6 +73,9 @@ class CTLD(Sampler):
     noise_compensation : bool
         Inject less noise by what the minibatches bring in (section 4.1 of the paper), estimated from successive
         differences. Costs two more buffers per parameter.
+    preconditioner : RMSPreconditioner, optional
+        A learning rate for each element, from the gradients, while exploring; adapts slowly, and can be frozen. Costs two more
+        buffers per parameter (`ctld.optimizers.preconditioner`).
     check_gradients : bool
         Look for NaN and inf in the gradients before an exploration step, and refuse it whole. That reads them once more:
         without it a step of 25 million parameters takes a quarter less time, and a NaN is found when it has done its harm.
@@ -99,6 +103,7 @@ class CTLD(Sampler):
         integrator: Literal["euler", "baoab", "ubu"] = "euler",
         noise: Literal["gaussian", "three_point"] = "gaussian",
         noise_compensation: bool = False,
+        preconditioner: RMSPreconditioner | None = None,
         check_gradients: bool = True,
         seed: int | None = None,
         maximize: bool = False,
@@ -117,6 +122,12 @@ class CTLD(Sampler):
             raise ValueError(f"integrator = {integrator!r} is unknown; give one of {', '.join(map(repr, INTEGRATORS))}")
         if noise_compensation and integrator != "euler":
             raise ValueError(f'noise_compensation goes with integrator="euler", not {integrator!r}')
+        if preconditioner is not None and not isinstance(preconditioner, RMSPreconditioner):
+            raise TypeError(f"preconditioner = {preconditioner!r} is none; give ctld.RMSPreconditioner()")
+        if preconditioner is not None and noise_compensation:
+            raise ValueError("noise_compensation does not go with a preconditioner: give one of them")
+        self.preconditioner = preconditioner
+        self._mass_updates, self._mass_frozen = 0, False
         self.integrator: str = integrator
         self.noise_compensation = bool(noise_compensation)
         self.check_gradients = bool(check_gradients)
@@ -141,6 +152,8 @@ class CTLD(Sampler):
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)
         self._tempers_potential = bool(getattr(self.tempering, "tempers_potential", False))
+        # Whether something else changes before the parameters do, and a step has to be accepted or refused first.
+        self._looks_first = self._tempers_potential or preconditioner is not None
         self._settle_temperature()
         prepare = getattr(self.tempering, "prepare", None)
         if prepare is not None:
@@ -208,6 +221,10 @@ class CTLD(Sampler):
         """Share of the compensated noise variances that had to be clamped at zero; where one is, the run is too hot."""
         return self._clamped / self._compensated if self._compensated else 0.0
 
+    def freeze_preconditioner(self) -> None:
+        """From now on the preconditioner rests, and the law is that of the posterior again."""
+        self._mass_frozen = True
+
     # ---- Algorithm 1 ----
 
     @quick_hooks
@@ -254,7 +271,7 @@ class CTLD(Sampler):
             # A step that one call does can look at the gradients itself, which saves another call.
             check = self.check_gradients and len(everything) == 1 and everything[0].checkable and self._ranks() == 1
             check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
-            check = check and self.integrator == "euler" and not self._tempers_potential
+            check = check and self.integrator == "euler" and not self._looks_first
             verdict = self._verdict(
                 observed,
                 everything if self.check_gradients and not check else [],
@@ -277,14 +294,13 @@ class CTLD(Sampler):
         """One step of exploration. What a device has found out is read once, at the end, if its kernels can refuse a step."""
         refused = None
         if isinstance(verdict, Tensor):
-            if all(movers.refusable for movers in everything) and not (
-                self.noise_compensation or self._tempers_potential
-            ):
+            if all(movers.refusable for movers in everything) and not (self.noise_compensation or self._looks_first):
                 refused = ~(verdict[0] * (self.num_data / self._temperature)).isfinite() | (verdict[1] > 0)
                 refused |= drift.apart(*verdict[2:5])
             else:
                 verdict = verdict.tolist()
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
+        self._adapt_preconditioner(everything)
         move = self._move_of_potential(mean_loss, verdict, everything) if self._tempers_potential else None
         ratio = self.tempering.temperature_ratio if move is None else move.ratio  # 1/g(α) before α moves
         readings: list[tuple[int, int, Any]] = []
@@ -296,7 +312,8 @@ class CTLD(Sampler):
                 self._fine_tune(group, movers, refused)
                 continue
             if looking:
-                looks.append(self._thermometers.look(number, group, self._source(), None, ranks=self._ranks()))
+                scales = None if self.preconditioner is None else self.state
+                looks.append(self._thermometers.look(number, group, self._source(), scales, ranks=self._ranks()))
             last_lr = group["momentum_lr"]
             sums = self._langevin_step(group, movers, ratio, move, check, refused)
             if sums is None:
@@ -349,7 +366,7 @@ class CTLD(Sampler):
         """Take in the step's temperatures; what is known by now, for each group."""
         unit = self.num_data / (self._temperature * ratio)
         found: list[GroupTemperatures | None] = [None] * len(self.param_groups)
-        looks = rows[len(readings) :] or [None] * len(readings)
+        looks: Sequence[Sequence[float] | None] = rows[len(readings) :] or [None] * len(readings)
         for (number, moved, _), row, look in zip(readings, rows, looks, strict=False):
             thermometer, group = self._thermometers.of(number), self.param_groups[number]
             if moved:
@@ -396,6 +413,8 @@ class CTLD(Sampler):
         """
         lr = float(group["lr"])
         self._set_units(group, langevin=True, lr=lr)
+        if self.preconditioner is not None:
+            movers.scale_by_state(True)
         if lr == 0:
             return movers.rest()
         settings = Settings(
@@ -412,6 +431,23 @@ class CTLD(Sampler):
             self.integrator, movers, self._source(), check=check, refused=refused
         )
         return sums
+
+    @torch.no_grad()
+    def _adapt_preconditioner(self, everything: list[Movers]) -> None:
+        """Before a step that is sure to be taken, when it is time."""
+        rms = self.preconditioner
+        if rms is None or self._mass_frozen or not rms.due(self._step_count):
+            return
+        self._mass_updates += 1
+        for group, movers in zip(self.param_groups, everything, strict=True):
+            if not group["explore"] or not movers.parameters or float(group["lr"]) == 0:
+                continue
+            sums = rms.observe(movers, self._gradients(group, movers))
+            if self._sharded:
+                sums = self._summed_over_ranks(sums.to(self._device()))
+            mean_root = enough(sums, self._mass_updates)
+            if mean_root is not None:
+                rms.adapt(movers, mean_root)
 
     # ---- where the potential alone is tempered: α moves first, since momenta go with it ----
 
@@ -446,6 +482,8 @@ class CTLD(Sampler):
         """SGD with momentum, as `torch.optim.SGD` does it, to the last bit."""
         lr = float(group["lr"])
         self._set_units(group, langevin=False, lr=lr)
+        if self.preconditioner is not None:
+            movers.scale_by_state(False)
         movers.advance(
             None,
             retain=float(group["momentum"]),
@@ -551,6 +589,8 @@ class CTLD(Sampler):
         self.state[parameter] = {"momentum_buffer": buffer}
         if self.noise_compensation and self.exploration_steps:
             self.state[parameter] |= initial_state(buffer)
+        if self.preconditioner is not None and self.exploration_steps:
+            self.state[parameter] |= self.preconditioner.initial_state(buffer)
 
     # ---- state ----
 
@@ -559,6 +599,7 @@ class CTLD(Sampler):
             super()._global_state()
             | {"num_data": self.num_data, "temperature": self._temperature}
             | {"clamped": self._clamped, "compensated": self._compensated}
+            | {"mass_updates": self._mass_updates, "mass_frozen": self._mass_frozen}
             | {"thermometers": self._thermometers.state(len(self.param_groups), sharded=self._sharded)}
             | {f"loss_{key}": value for key, value in self._loss_variance.state_dict().items()}
             | {f"tempering_{key}": value for key, value in self.tempering.state_dict().items()}
@@ -576,6 +617,7 @@ class CTLD(Sampler):
         super()._load_global_state(state)
         self._temperature = float(state["temperature"])
         self._clamped, self._compensated = int(state["clamped"]), int(state["compensated"])
+        self._mass_updates, self._mass_frozen = int(state["mass_updates"]), bool(state["mass_frozen"])
         self._thermometers.load(state["thermometers"])
         self._loss_variance.load_state_dict(_entries(state, "loss_"))
         self.tempering.load_state_dict(_entries(state, "tempering_"))
