@@ -96,6 +96,9 @@ def outcome(model, optimizer):
         found |= {"alpha": first["ctld_tempering_alpha"]}
         if "ctld_tempering_bias_values" in first:
             found |= {"bias": first["ctld_tempering_bias_values"]}
+        (thermometer,) = optimizer._thermometers.groups.values()
+        readings = thermometer.kinetic.numbers, thermometer.configurational.numbers
+        found |= {"readings": torch.tensor(readings, dtype=torch.float64)}
         found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}
     return found
 

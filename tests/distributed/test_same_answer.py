@@ -31,6 +31,7 @@ VARIANTS = {
     "unchecked": {"check_gradients": False},
     "baoab": {"integrator": "baoab"},
     "calibrated": {"integrator": "ubu", "calibrated": True},
+    "preconditioned": {"preconditioner": ctld.RMSPreconditioner(every=1)},
 }
 
 
@@ -100,6 +101,7 @@ def agree(worlds, name, alone):
                 if "alpha" in alone:
                     assert found[name]["alpha"] == pytest.approx(alone["alpha"], abs=TOLERANCE)
                     assert found[name]["clamped"] == alone["clamped"]
+                    torch.testing.assert_close(found[name]["readings"], alone["readings"], rtol=TOLERANCE, atol=TOLERANCE)
                     assert found[name]["temperature"] == pytest.approx(alone["temperature"], rel=1e-14)
     assert seen
 
@@ -112,6 +114,7 @@ def test_ctld(worlds, kind, variant):
     assert alone["alpha"] != 0.0
     if variant != "calibrated":
         assert alone["bias"].any()
+    assert alone["readings"][:, 3].any()  # batches
     if variant == "compensated":
         assert alone["clamped"] > 0
     agree(worlds, f"{kind} {variant}", alone)

@@ -203,7 +203,9 @@ def expected_step(lists, place, numbers, options):
     if numbers is not None:
         move = fma(spread, numbers.to(real), move)
     moved = fma(factor("stride"), move, theta).to(lists.parameters[place].dtype)
-    norms = [float(x.double().square().sum()) for x in (theta, move, old + move)]
+    mass = 1.0 if scale is None else 1.0 / scale.double()
+    norms = [float(theta.double().square().sum())]
+    norms += [float((mass * x.double().square()).sum()) for x in (move, old + move)]
     return (moved, move, previous, known), [*norms, clamped]
 
 

@@ -239,7 +239,7 @@ def _move(
             prior += tl.sum(theta * theta, 1)
             middle = old + move
             if SCALES:
-                mass = tl.where(s > 0, 1.0 / s, 0.0)  # nothing is beyond the tensor's end
+                mass = 1.0 / tl.where(inside, s, 1.0)  # no momenta are beyond the tensor's end
                 kinetic += tl.sum(mass * move * move, 1)
                 midpoint += tl.sum(mass * middle * middle, 1)
             else:

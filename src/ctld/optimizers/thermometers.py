@@ -117,7 +117,10 @@ class Thermometers:
         self._seen: dict[int, tuple[int, Tensor]] = {}
 
     def of(self, number: int) -> GroupThermometer:
-        return self.groups.setdefault(number, GroupThermometer())
+        found = self.groups.get(number)
+        if found is None:
+            found = self.groups[number] = GroupThermometer()
+        return found
 
     def phases(self, step: int) -> tuple[bool, bool]:
         """Whether to look, and whether that completes a look."""
