@@ -12,6 +12,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 θ + η r before any gradient, is left out, since a constructor does not move parameters. More in docs/maths.md.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
@@ -34,6 +35,8 @@ from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.optimizers.thermometers import GroupTemperatures, GroupThermometer, Thermometers
 from ctld.tempering import Move, TemperatureControl, Tempering, checked_control
+
+_log = logging.getLogger("ctld")
 
 
 class CTLD(Sampler):
@@ -149,6 +152,7 @@ class CTLD(Sampler):
         if seed is None and (self.exploration_steps == 0 or temperature == 0):
             seed = 0  # of noise that there will not be: to draw one would shift the user's own random numbers
         super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        self._chooses_temperature = temperature == "auto"
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)
         self._tempers_potential = bool(getattr(self.tempering, "tempers_potential", False))
@@ -388,8 +392,13 @@ class CTLD(Sampler):
             euler=self.integrator == "euler",
             compensated=self.noise_compensation,
         )
-        if advice is not None:
-            self._warned_of_temperature = True
+        if advice is None:
+            return
+        self._warned_of_temperature = True
+        if self._chooses_temperature:
+            # Whoever leaves T to us trains a network; that it is not sampled at that T is worth a line, not an interruption.
+            _log.warning(advice)
+        else:
             warn_user(advice, TemperatureWarning)
 
     def _accepted_loss(self, verdict: Sequence[float]) -> float:
