@@ -66,12 +66,31 @@ ARROWS = {
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
     | LOOP,
     "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.streams", "ctld_lab.workloads"},
+    "ctld_lab.flatness_settings": set(),
+    "ctld_lab.flatness": {
+        *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.flatness_settings", "ctld_lab.records"),
+        "ctld_lab.workloads",
+    },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
     "ctld_lab.studies": {"ctld", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing", "ctld_lab.workloads"},
     "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
     "ctld_lab": {
         f"ctld_lab.{part}"
-        for part in ("check", "control", "data", "executors", "files", "records", "report", "studies", "tensorboard")
+        for part in (
+            *(
+                "check",
+                "control",
+                "data",
+                "executors",
+                "files",
+                "flatness",
+                "flatness_settings",
+                "records",
+                "report",
+                "studies",
+            ),
+            "tensorboard",
+        )
     },
 }
 LIGHT = {"torch", "numpy"}

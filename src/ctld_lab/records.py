@@ -10,6 +10,8 @@
                             progress.json              step and rate of a live run, once a second; for eyes only
                             result.json                written last: its presence says that the run is done
                             failure.json               the error, if the last attempt failed
+                            parameters.safetensors     of the final model, where the configuration says "keep_parameters"
+                            flatness.json              what "ctld flatness" measured of them
 
 Whole files are replaced at once (`write_json`). Lines are appended, and a checkpoint says how long the files were when
 it was taken: `RunDirectory.cut` takes away what came later, so a killed run goes on as if nothing had happened.
@@ -49,6 +51,8 @@ __all__ = [  # reading and writing is in `files`; what others need of it is had 
     "write_json",
 ]
 FORMAT = 1
+# What does not decide a run's numbers, and was not in the configurations of older ones, which go on as they began.
+SINCE = ("keep_parameters",)
 
 
 def number(value: Any) -> float:
@@ -99,6 +103,10 @@ class RunDirectory:
     def failure(self) -> dict[str, Any] | None:
         return self._if_present("failure.json") or None
 
+    def flatness(self) -> dict[str, Any]:
+        """Empty until it was measured."""
+        return self._if_present("flatness.json")
+
     def progress(self) -> dict[str, Any]:
         """What a live run last said, in numbers; empty if it said nothing readable."""
         try:
@@ -121,7 +129,8 @@ class RunDirectory:
         path = self.path / "config.json"
         if path.exists():
             kept = read_json(path)
-            differing = sorted(key for key in kept.keys() | config.keys() if kept.get(key) != config.get(key))
+            keys = (kept.keys() | config.keys()) - set(SINCE)
+            differing = sorted(key for key in keys if kept.get(key) != config.get(key))
             if differing:
                 what = "; ".join(
                     f"{key} was {_short(kept.get(key))}, is now {_short(config.get(key))}" for key in differing

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 # The order is part of every stored result: append, never insert.
-STREAMS = ("initialisation", "data", "dropout", "noise", "tuning")
+STREAMS = ("initialisation", "data", "dropout", "noise", "tuning", "subset")
 
 
 def stream_seed(seed: int, stream: str, *more: int) -> int:

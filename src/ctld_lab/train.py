@@ -15,15 +15,17 @@ from torch import nn
 
 import ctld
 from ctld import NonFiniteError
-from ctld_lab import workloads
+from ctld_lab import methods, workloads
 from ctld_lab.checkpoints import load_newest, save_checkpoint
 from ctld_lab.control import Control, Interrupted
+from ctld_lab.heat import Heat
+from ctld_lab.members import Members
 from ctld_lab.ranks import ALONE, RanksError
 from ctld_lab.records import Appender, RecordError, RunDirectory
+from ctld_lab.schedules import relative_rate
 from ctld_lab.streams import stream_seed
 
 LINES = ("metrics.jsonl", "trace.jsonl")
-NOT_TEMPERED = {"steps": 0.0, "cold": 0.0, "outside": 0.0, "highest_ratio": 0.0}
 
 
 class Diverged(Exception):
@@ -33,6 +35,8 @@ class Diverged(Exception):
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
     """Train as `config` says and return what came out; goes on from a checkpoint if there is one."""
     training = Training(directory, config, control)
+    # A weight that decays without a gradient ends in numbers so small that a processor takes a hundred times as long for them.
+    torch.set_flush_denormal(bool(config.get("flush_denormals")))
     with warnings.catch_warnings():
         # What CTLD warns of (no prior, α outside) is the study's own choice, or is recorded in the result.
         warnings.simplefilter("ignore", UserWarning)
@@ -44,6 +48,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         except Diverged:
             return training.result(diverged=True)
         finally:
+            torch.set_flush_denormal(False)
             training.close()
 
 
@@ -65,15 +70,18 @@ class Training:
         self.schedule: Any = config.get("schedule")
         self.clip: float | None = config.get("clip")
         self.checkpoint_seconds = float(config["checkpoint_seconds"])
-        self.trace_every = max(1, config["exploration_steps"] // 1000)
+        cycle_steps = config["optimizer"].get("cycle_steps")
+        cycles = config["steps"][0] // cycle_steps if cycle_steps else 1
+        self.trace_every = max(1, cycles * config["exploration_steps"] // 1000)
         self.all_steps = int(sum(config["steps"]))
         self.ranks = control.ranks or ALONE
         self.workload = workloads.build(config)
         if self.ranks.size > 1:
             self.workload.divide(self.ranks)
+        self.members = Members(config["members"]) if "members" in config else None
         self.stage = self.stage_step = 0
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
-        self.tempering = dict(NOT_TEMPERED)
+        self.heat = Heat()
         self._resumed: dict[str, Any] | None = None  # state of an optimizer that is still to be built
         self._metrics: Appender | None = None
         self._trace: Appender | None = None
@@ -107,9 +115,9 @@ class Training:
         """Evaluate on all data: that is what counts, and no point of a learning curve, which sees less."""
         splits = self._evaluated(thorough=True)
         self._check(splits)
-        self.ends.append(splits | self._tempering())
+        self.ends.append(splits | self._heat())
         self.stage, self.stage_step = self.stage + 1, 0
-        self.tempering = dict(NOT_TEMPERED)
+        self.heat = Heat()
         self._tick("evaluate")
 
     def take_step(self) -> None:
@@ -132,8 +140,10 @@ class Training:
         except NonFiniteError:
             raise Diverged from None
         self.stage_step += 1
+        if self.members is not None:
+            self.members.update(self.stage_step, self.workload.model)
         if tempered is not None and exploring:
-            self._record_tempering(tempered)
+            self._record_heat(tempered)
         if self.ranks.first:
             self.control.tell(self.directory, self.step, self.all_steps)
         if self.stage_step in self.evaluations:
@@ -148,28 +158,11 @@ class Training:
                 raise Interrupted
 
     def build_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """With what the method of the table needs: its noise has a stream of its own."""
-        method = ctld.OPTIMIZERS[self.config["method"]]
-        options = dict(self.config["optimizer"])
-        if "num_data" in method.needs:
-            options["num_data"] = self.workload.num_data
-        if "exploration_steps" in method.needs:
-            options.setdefault("exploration_steps", self.config["exploration_steps"])
-        if "num_steps" in method.needs:
-            options["num_steps"] = self.config["steps"][self.stage]
-        if method.noisy:
-            options["seed"] = stream_seed(self.seed, "noise", self.stage)
-        tempering = options.pop("tempering", None)
-        if tempering is not None and options["exploration_steps"]:
-            options["tempering"] = ctld.Tempering.paper(
-                math.sqrt(options["lr"] / self.workload.num_data), options["exploration_steps"], **tempering
-            )
-        return ctld.create(self.config["method"], parameters, **options)
+        return methods.build_optimizer(self.config, parameters, num_data=self.workload.num_data, stage=self.stage)
 
     def _set_learning_rate(self) -> None:
-        times = self.stage_step // int(self.schedule["every"])
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config["optimizer"]["lr"] * self.schedule["factor"] ** times
+            group["lr"] = self.config["optimizer"]["lr"] * relative_rate(self.schedule, self.stage_step)
 
     # ---- records ----
 
@@ -211,39 +204,18 @@ class Training:
         if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
             raise Diverged
 
-    def _record_tempering(self, optimizer: ctld.CTLD) -> None:
-        last = optimizer.last
-        if last is None or last.alpha is None:
-            return
-        counts = self.tempering
-        counts["steps"] += 1
-        counts["cold"] += last.temperature_ratio == 1.0
-        counts["outside"] += abs(last.alpha) > getattr(optimizer.tempering, "edge", math.inf)
-        counts["highest_ratio"] = max(counts["highest_ratio"], last.temperature_ratio)
-        if self.ranks.first and self.stage_step % self.trace_every == 0:
-            line = {
-                "step": self.step,
-                "stage": self.stage + 1,
-                "alpha": last.alpha,
-                "temperature_ratio": last.temperature_ratio,
-                "kinetic_temperature": last.kinetic_temperature,
-                "potential": last.potential,
-            }
-            self._open()[1].append(line)
+    def _record_heat(self, optimizer: ctld.CTLD) -> None:
+        line = self.heat.record(optimizer, traced=self.stage_step % self.trace_every == 0)
+        if line is not None and self.ranks.first:
+            self._open()[1].append({"step": self.step, "stage": self.stage + 1} | line)
 
-    def _tempering(self) -> dict[str, Any]:
+    def _heat(self) -> dict[str, Any]:
         """What is known of the temperature of a stage; nothing where the method has none."""
-        if self.tempered is None:
-            return {}
-        counts, steps = self.tempering, max(self.tempering["steps"], 1)
-        shares = {"cold_share": counts["cold"] / steps, "share_outside": counts["outside"] / steps}
-        return {
-            "temperature": self.tempered.temperature,
-            "tempering": shares | {"highest_ratio": counts["highest_ratio"]},
-        }
+        return {} if self.tempered is None else self.heat.summary(self.tempered.temperature)
 
     def result(self, *, diverged: bool) -> dict[str, Any]:
         """What `result.json` holds."""
+        judged = {} if diverged else self._judged()
         if self.ranks.first:
             for lines in self._open():
                 lines.flush(to_disk=True)
@@ -256,10 +228,31 @@ class Training:
             "parameters": self.workload.num_parameters(),
             "num_data": self.workload.num_data,
         }
-        result |= self._tempering() if diverged else self.ends[-1]
+        result |= self._heat() if diverged else self.ends[-1] | judged
         if self.workload.stages > 1:
             result["stages"] = self.ends
         return result | {"seconds": dict(self.clocks)}
+
+    def _judged(self) -> dict[str, Any]:
+        """What the members predict together and, as `last_…`, the last of them alone, which the model is from now on."""
+        if self.members is None:
+            return {}
+        members, workload = self.members.states(self.workload.model), self.workload
+        assert isinstance(workload, workloads.Classifier)
+
+        def judge() -> dict[str, dict[str, float]]:
+            last = workload.judge(members[-1:])
+            together = workload.judge(members) if len(members) > 1 else last
+            return {
+                split: found | {f"last_{name}": value for name, value in last[split].items()}
+                for split, found in together.items()
+            }
+
+        splits: dict[str, dict[str, float]] = self.ranks.of_first(judge)
+        self._check(splits)
+        workload.model.load_state_dict(members[-1])
+        self._tick("evaluate")
+        return splits | {"members": len(members)}
 
     def _tick(self, clock: str) -> None:
         """What has passed since the last tick goes to `clock`."""
@@ -288,7 +281,8 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "generator": torch.get_rng_state(),
             "ends": self.ends,
-            "tempering": self.tempering,
+            "heat": self.heat.state(),
+            "members": None if self.members is None else self.members.state(),
             "clocks": self.clocks,
             "lengths": dict(zip(LINES, (metrics.length, trace.length), strict=True)),
         }
@@ -321,7 +315,10 @@ class Training:
         state, note = found
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
-            self.ends, self.tempering, self.clocks = state["ends"], state["tempering"], state["clocks"]
+            self.ends, self.clocks = state["ends"], state["clocks"]
+            self.heat.load_state(state["heat"])
+            if self.members is not None:
+                self.members.load_state(state["members"])
             self.workload.load_state(state["workload"])
             self._resumed = dict(state["optimizer"])
             torch.set_rng_state(state["generator"])

@@ -24,6 +24,7 @@ COMMANDS = [
     "tensorboard",
     "demo",
     "check",
+    "flatness",
     "data list",
     "data fetch",
     "data verify",

@@ -242,6 +242,7 @@ def test_ctld_leaves_a_trace_of_its_exploration(tmp_path):
         assert stage["tempering"] == {
             "cold_share": np.mean([line["temperature_ratio"] == 1.0 for line in lines]),
             "share_outside": np.mean([abs(line["alpha"]) > 1.5 for line in lines]),
+            "mean_ratio": pytest.approx(np.mean([line["temperature_ratio"] for line in lines])),
             "highest_ratio": max(line["temperature_ratio"] for line in lines),
         }
     assert run.result()["tempering"] == stage["tempering"]

@@ -10,13 +10,14 @@ from pathlib import Path
 import jinja2
 
 from ctld_lab.records import RecordError, StudyDirectory, find_studies, write_bytes
-from ctld_lab.report import charrnn, double_well, sda, sensitivity, timing
+from ctld_lab.report import charrnn, double_well, ensemble, flatness, sda, sensitivity, temperings, timing
+from ctld_lab.report.flatness_records import read_flatness
 from ctld_lab.report.plots import Key, Plot, Rendered, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.sections import Cell, Content, Table, value_cell
 from ctld_lab.report.tables import final_table, rows_as_csv
-from ctld_lab.report.wording import shortened
+from ctld_lab.report.wording import counted, shortened
 
 CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the page
     "sda": sda.content,
@@ -24,6 +25,8 @@ CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the
     "sensitivity": sensitivity.content,
     "timing": timing.content,
     "double-well": double_well.content,
+    "tempering": temperings.content,
+    "ensemble": ensemble.content,
 }
 PIXELS_PER_INCH = 96
 # What code meets in a record that is not as it should be.
@@ -79,6 +82,7 @@ def build(root: Path, output: Path | None = None) -> Path:
     order = list(CONTENTS)
     studies.sort(key=lambda study: order.index(study.name) if study.name in order else len(order))
     sections = [_section(study, name, output) for study, name in zip(studies, _names(studies), strict=True)]
+    sections += _flatness(studies, [section.id for section in sections], output)
     folder = Path(__file__).parent
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined
@@ -133,6 +137,34 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
     except BROKEN as error:
         section.problem = f"This study cannot be shown: {told(error)}. A record in {study.directory.path} is broken."
     return section
+
+
+def _flatness(studies: Sequence[StudyRecord], names: Sequence[str], output: Path) -> list[Section]:
+    """One section for all studies of whose runs it was measured; none, if of none."""
+    parts, problems = [], []
+    for study, name in zip(studies, names, strict=True):
+        try:
+            part = read_flatness(study, name)
+        except BROKEN as error:
+            problems.append((str(study.directory.path), told(error)))
+            continue
+        problems += part.problems
+        parts += [part] if part.measured else []
+    if not parts and not problems:
+        return []
+    count = sum(len(part.measured) for part in parts)
+    section = Section("flat-minima", "Flat minima", "Section 3", "", f"{counted(count, 'run')} measured")
+    while section.id in names:
+        section.id += "-again"
+    try:
+        content = flatness.content(parts)
+        section.summary = content.summary
+        section.plots = [_store_plot(plot, section.id, output) for plot in content.plots]
+        section.tables = [_store_table(table, section.id, output) for table in content.tables]
+        section.provenance = flatness.provenance(parts, problems)
+    except BROKEN as error:
+        section.problem = f"Flatness cannot be shown: {told(error)}. A record is broken."
+    return [section]
 
 
 def told(error: BaseException) -> str:

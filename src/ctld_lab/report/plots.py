@@ -159,7 +159,8 @@ def _compose(plot: Plot) -> Figure:
 
 
 def _draw(axes: Axes, panel: Panel, place: int, count: int) -> None:
-    axes.set_title(f"{chr(ord('a') + place)}   {panel.title}" if count > 1 else panel.title)
+    lettered = 1 < count <= 26
+    axes.set_title(f"{chr(ord('a') + place)}   {panel.title}" if lettered else panel.title)
     panel.draw(axes)
 
 

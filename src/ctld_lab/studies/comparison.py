@@ -50,6 +50,8 @@ def compare(
             "data": request.data,
             **more,
         }
+        if role == "final":  # a few megabytes each, for `ctld flatness`; of trials nobody asks
+            config["keep_parameters"] = True
         return Run(name, config)
 
     def fixed(method: str) -> dict[str, Any]:

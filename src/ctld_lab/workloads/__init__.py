@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctld_lab import data
+from ctld_lab.streams import numpy_generator
 from ctld_lab.workloads.char_lstm import CharLSTM
+from ctld_lab.workloads.mnist_mlp import MnistMLP
 from ctld_lab.workloads.sda import SdA
-from ctld_lab.workloads.workload import Workload
+from ctld_lab.workloads.workload import Classifier, Workload
 
-__all__ = ["CharLSTM", "SdA", "Workload", "build"]
+__all__ = ["CharLSTM", "Classifier", "MnistMLP", "SdA", "Workload", "build"]
 
 
 def build(config: dict[str, Any]) -> Workload:
@@ -28,12 +30,34 @@ def build(config: dict[str, Any]) -> Workload:
             kept = len(train) - len(train) // 12  # 5,000 of MNIST's 60,000
             train, held_out = train[:kept], train[kept:]
         return SdA(train, held_out, **shared, **options)
+    if name == "mnist_mlp":
+        images = load_images(config["data"]["name"], config["data"]["sha256"])
+        return _mnist_mlp(images, tuning=tuning, **shared, **options)
     if name == "char_lstm":
         text, alphabet = load_text(config["data"]["name"], config["data"].get("path"), config["data"]["sha256"])
         characters = options.pop("train_characters", None)
         held_out = text.valid if tuning else text.test
         return CharLSTM(text.train[:characters], held_out, alphabet=alphabet, **shared, **options)
-    raise ValueError(f"there is no workload {name!r}; known: sda, char_lstm")
+    raise ValueError(f"there is no workload {name!r}; known: sda, mnist_mlp, char_lstm")
+
+
+def _mnist_mlp(
+    images: data.Images, *, tuning: bool, seed: int, valid_images: int, train_images: int | None = None, **options: Any
+) -> MnistMLP:
+    """The last `valid_images` of the training set are never trained on: final runs have as many data as those of tuning.
+
+    Of the others, `train_images` are drawn, others for each seed; all of them, if left out.
+    """
+    rest = len(images.train) - valid_images
+    count = rest if train_images is None else train_images
+    if not 0 < count <= rest:
+        raise ValueError(
+            f"train_images = {train_images} and valid_images = {valid_images} do not fit {images.name}, which has "
+            f"{len(images.train)} to train on"
+        )
+    rows = numpy_generator(seed, "subset").permutation(rest)[:count]
+    held_out = (images.train[rest:], images.train_labels[rest:]) if tuning else (images.test, images.test_labels)
+    return MnistMLP((images.train[rows], images.train_labels[rows]), held_out, seed=seed, **options)
 
 
 @lru_cache(maxsize=1)

@@ -3,9 +3,11 @@
 Bytes in, one-hot; three LSTM layers of 64 units; the next byte out. All parameters start from U(−0.08, 0.08). The text is cut
 into as many rows as a batch has; a step reads the next 50 characters of every row, and the state at their end is where the
 next step begins (truncated back-propagation). Metrics per character: nats, bits and perplexity = exp(nats).
+With several stages the network begins anew in each, from initial weights of its own and another place of the text.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctld_lab.ranks import ALONE, Ranks
+from ctld_lab.scores import Scores, copies
 from ctld_lab.streams import torch_generator
 from ctld_lab.workloads.precision import floating_point
+from ctld_lab.workloads.workload import Probe, evenly_spaced
 
 State = tuple[Tensor, Tensor]
 ALL = slice(None)  # rows
+PROBE_CHARACTERS = 4000
 
 
 class Network(nn.Module):
@@ -27,6 +32,9 @@ class Network(nn.Module):
         self.symbols = symbols
         self.lstm = nn.LSTM(symbols, hidden, layers)
         self.head = nn.Linear(hidden, symbols)
+        self.start(generator)
+
+    def start(self, generator: torch.Generator) -> None:
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.08, 0.08, generator=generator)
 
@@ -38,8 +46,6 @@ class Network(nn.Module):
 
 class CharLSTM:
     """`train` and `held_out` are texts, one byte a symbol; `alphabet` holds the bytes that may occur in either."""
-
-    stages = 1
 
     def __init__(
         self,
@@ -53,11 +59,13 @@ class CharLSTM:
         layers: int = 3,
         batch_size: int = 100,
         length: int = 50,
+        stages: int = 1,
         curve_characters: int = 50_000,
         held_out_characters: int | None = None,
         dtype: str = "float32",
     ) -> None:
-        self.batch_size, self.length = batch_size, length
+        self.stages, self.batch_size, self.length = stages, batch_size, length
+        self._stage, self._seed, self._held_out_name = 0, seed, held_out_name
         self._curve_characters = curve_characters
         self._codes = np.zeros(256, dtype=np.uint8)
         self._codes[alphabet] = np.arange(len(alphabet), dtype=np.uint8)
@@ -80,11 +88,16 @@ class CharLSTM:
         self._state = self._shared(self._rest())
 
     def begin(self, stage: int) -> list[nn.Parameter]:
+        if stage != self._stage:  # else it goes on
+            self._stage = stage
+            self.model.start(torch_generator(self._seed, "initialisation", stage))
+            self._state = self._shared(self._rest())
         return list(self.model.parameters())
 
     def loss(self, step: int) -> Tensor:
         """Mean nats per character of the next 50 characters of each row."""
-        start = step % self._steps_per_epoch * self.length
+        place = step + self._stage * (self._steps_per_epoch // self.stages)
+        start = place % self._steps_per_epoch * self.length
         loss, state = self._nats("train", start, self._state, self._share)
         self._state = (state[0].detach(), state[1].detach())
         return loss if self._weight == 1.0 else loss * self._weight
@@ -105,6 +118,19 @@ class CharLSTM:
             metrics[split] = {"nats": nats, "bits": nats / math.log(2.0), "perplexity": perplexity}
         return metrics
 
+    @torch.no_grad()
+    def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """Of what the members predict together, each with a state of its own; nll is in nats per character."""
+        scores, models = Scores(), copies(self.model, members)
+        text = self._texts[self._held_out_name]
+        states = [self._rest() for _ in models]
+        for start in range(0, max(text.shape[1] - self.length, 1), self.length):
+            part = torch.from_numpy(text[:, start : start + self.length + 1].T.astype(np.int64))
+            made = [model(part[:-1], state) for model, state in zip(models, states, strict=True)]
+            states = [state for _, state in made]
+            scores.add([logits for logits, _ in made], part[1:].flatten())
+        return {self._held_out_name: scores.metrics()}
+
     def epochs(self, step: int) -> float:
         return step / float(self._steps_per_epoch)
 
@@ -117,11 +143,34 @@ class CharLSTM:
         if self._ranks.size > 1:
             hidden, cell = (self._ranks.gather(part, self.batch_size, 1) for part in carried)
             carried = hidden, cell
-        return {"model": dict(self.model.state_dict()), "carried": carried}
+        return {"model": dict(self.model.state_dict()), "carried": carried, "stage": self._stage}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self._state = self._shared(state["carried"])
+        self._stage = int(state.get("stage", 0))
+
+    def probe(self, size: int | None = None) -> Probe:
+        """Mean nats per character of passages from all over the text, as long as those of a step.
+
+        Before each as much again is read, from rest, and not counted: in training the state is carried over. Derivatives go
+        through both, so that it is one smooth function of the parameters.
+        """
+        text = self._texts["train"].ravel()
+        span = min(2 * self.length + 1, text.size)
+        skipped = span - 1 - self.length
+        passages = max(1, (size or PROBE_CHARACTERS) // self.length)
+        starts = evenly_spaced(passages, text.size - span + 1)
+        read = torch.from_numpy(text[starts[:, None] + np.arange(span)].T.astype(np.int64))
+        self.model.eval()
+
+        def loss() -> Tensor:
+            scores, _ = self.model(read[:-1], self._rest(len(starts)))
+            return nn.functional.cross_entropy(scores[skipped * len(starts) :], read[skipped + 1 :].flatten())
+
+        counted = self.length * len(starts)
+        what = f"nats per character of {counted:,} characters of the training text"
+        return Probe(loss, list(self.model.parameters()), counted, what, "nats")
 
     def _nats(self, split: str, start: int, state: State, rows: slice = ALL) -> tuple[Tensor, State]:
         # Widened a batch at a time: a text takes one byte a character in memory.
@@ -129,8 +178,8 @@ class CharLSTM:
         scores, state = self.model(part[:-1], state)
         return nn.functional.cross_entropy(scores, part[1:].flatten()), state
 
-    def _rest(self) -> State:
-        shape = (self.model.lstm.num_layers, self.batch_size, self.model.lstm.hidden_size)
+    def _rest(self, rows: int | None = None) -> State:
+        shape = (self.model.lstm.num_layers, rows or self.batch_size, self.model.lstm.hidden_size)
         return torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype)
 
     def _shared(self, state: State) -> State:

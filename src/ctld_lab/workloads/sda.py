@@ -22,9 +22,11 @@ from torch import Tensor, nn
 from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, torch_generator
 from ctld_lab.workloads.precision import floating_point
+from ctld_lab.workloads.workload import Probe, evenly_spaced
 
 PIXEL_SCALE = 0.02
 CHUNK = 2000  # rows at a time, where no gradient is needed
+PROBE_IMAGES = 1000
 
 
 class Dropout(nn.Dropout):
@@ -161,6 +163,28 @@ class SdA:
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state)
+
+    def probe(self, size: int | None = None) -> Probe:
+        """Of the image that comes back through the whole stack, by all parameters.
+
+        That is the model whose test error counts, but no stage has minimised it: the gradient need not be small. A stage's own
+        loss would not do, since a layer whose codes have died is flat.
+        """
+        rows = evenly_spaced(size or PROBE_IMAGES, self.num_data)
+        images = torch.from_numpy(self._pixels["train"][rows]).to(self._dtype) * PIXEL_SCALE
+        for stack in self.stacks:
+            stack.eval()
+
+        def loss() -> Tensor:
+            made = images
+            for stack in self.stacks:
+                made = stack.encode(made)
+            for stack in reversed(self.stacks):
+                made = stack.decode(made)
+            return 0.5 * nn.functional.mse_loss(made, images)
+
+        what = f"half the mean square error of {len(rows):,} training images that come back through the whole stack"
+        return Probe(loss, list(self.model.parameters()), len(rows), what, "image_mse")
 
     @torch.no_grad()
     def _codes(self, pixels: NDArray[np.uint8], stage: int) -> Tensor:

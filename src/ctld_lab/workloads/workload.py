@@ -1,10 +1,34 @@
 """What the training loop asks of a workload. A workload knows nothing of optimizers, methods or files of results."""
 
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctld_lab.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What flatness is measured of: a loss of fixed training data in eval mode, the same at every call and for every method."""
+
+    loss: Callable[[], Tensor]
+    parameters: list[nn.Parameter]
+    """All that it depends on."""
+    examples: int
+    what: str
+    """Of what it is the loss, in words."""
+    metric: str
+    """The same of test data, by its name in the result of a run."""
+
+
+def evenly_spaced(size: int, total: int) -> NDArray[np.int64]:
+    """`size` of `total` places, or all: drawn by no seed, and of all classes where data are sorted by class."""
+    size = min(size, total)
+    return np.arange(size) * total // size
 
 
 class Workload(Protocol):
@@ -49,3 +73,24 @@ class Workload(Protocol):
         ...
 
     def load_state(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Probed(Protocol):
+    """A workload whose final models' flatness can be measured."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def probe(self, size: int | None = None) -> Probe:
+        """Of the model as it is; of `size` training data, by default as many as take seconds."""
+        ...
+
+
+@runtime_checkable
+class Classifier(Workload, Protocol):
+    """One that predicts labels, so that what several models say can be averaged."""
+
+    def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """nll, error, ece and brier of the members' mean prediction, by split: of all that is held out, and of nothing else."""
+        ...

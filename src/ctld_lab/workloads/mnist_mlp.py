@@ -1,0 +1,143 @@
+"""A multilayer perceptron on handwritten digits, 784-256-256-10 with ReLU: mean cross-entropy over batches of 128.
+
+Pixels in [0, 1], parameters initialised as torch does. With several stages the network begins anew in each, from initial
+weights and with an order of the data that are the stage's own: the members of a deep ensemble.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ctld_lab.ranks import Ranks
+from ctld_lab.scores import Scores, copies
+from ctld_lab.streams import numpy_generator, stream_seed
+from ctld_lab.workloads.precision import floating_point
+from ctld_lab.workloads.workload import Probe, evenly_spaced
+
+CHUNK = 2000  # rows at a time, where no gradient is needed
+PROBE_IMAGES = 1000
+
+Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+class MnistMLP:
+    """`train` and `held_out`: pixels, one row an image, and labels; `held_out_name` is "test", or "valid" while tuning."""
+
+    def __init__(
+        self,
+        train: Labelled,
+        held_out: Labelled,
+        *,
+        held_out_name: str,
+        seed: int,
+        widths: Sequence[int] = (784, 256, 256, 10),
+        batch_size: int = 128,
+        stages: int = 1,
+        curve_rows: int = 1000,
+        dtype: str = "float32",
+    ) -> None:
+        self.num_data = len(train[0])
+        if not 1 <= batch_size <= self.num_data:
+            raise ValueError(
+                f"batch_size = {batch_size} does not fit {self.num_data} images; give 1 to {self.num_data}"
+            )
+        self.stages, self.batch_size = stages, batch_size
+        self._held_out_name, self._seed, self._curve_rows = held_out_name, seed, curve_rows
+        self._dtype = floating_point(dtype)
+        # Pixels stay bytes, a quarter of the memory; a batch is widened when its turn comes.
+        self._data = {
+            split: (torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64)))
+            for split, (images, labels) in (("train", train), (held_out_name, held_out))
+        }
+        layers = [
+            layer for wide, narrow in itertools.pairwise(widths) for layer in (nn.Linear(wide, narrow), nn.ReLU())
+        ]
+        self.model = nn.Sequential(*layers[:-1]).to(self._dtype)
+        self._share, self._weight = slice(None), 1.0
+        self._order: tuple[int, int, Tensor] | None = None
+        self._start(0)
+
+    def divide(self, ranks: Ranks) -> None:
+        self._share, self._weight = ranks.share(self.batch_size), ranks.weight(self.batch_size)
+
+    def begin(self, stage: int) -> list[nn.Parameter]:
+        if stage != self._stage:  # else it goes on
+            self._start(stage)
+        return list(self.model.parameters())
+
+    def loss(self, step: int) -> Tensor:
+        """Mean cross-entropy of a batch, in nats."""
+        rows = self._rows(step)[self._share]
+        logits = self.model(self._images("train", rows))
+        return nn.functional.cross_entropy(logits, self._data["train"][1][rows]) * self._weight
+
+    @torch.no_grad()
+    def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        """Of the model as it is; thorough is on all that is held out, and on as many images of the training set."""
+        held_out = len(self._data[self._held_out_name][1])
+        count = held_out if thorough else min(held_out, self._curve_rows)
+        found = {split: self._scores(split, [self.model], count).metrics() for split in self._data}
+        return {split: {name: metrics[name] for name in ("nll", "error")} for split, metrics in found.items()}
+
+    @torch.no_grad()
+    def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """Of what the members predict together, on all that is held out."""
+        split = self._held_out_name
+        return {split: self._scores(split, copies(self.model, members), len(self._data[split][1])).metrics()}
+
+    def epochs(self, step: int) -> float:
+        return step * self.batch_size / self.num_data
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def state(self) -> dict[str, Any]:
+        return {"model": dict(self.model.state_dict()), "stage": self._stage}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._stage = int(state["stage"])
+
+    def probe(self, size: int | None = None) -> Probe:
+        """Mean cross-entropy of training images."""
+        rows = torch.from_numpy(evenly_spaced(size or PROBE_IMAGES, self.num_data))
+        images, labels = self._images("train", rows), self._data["train"][1][rows]
+        self.model.eval()
+
+        def loss() -> Tensor:
+            return nn.functional.cross_entropy(self.model(images), labels)
+
+        what = f"mean cross-entropy of {len(rows):,} training images"
+        return Probe(loss, list(self.model.parameters()), len(rows), what, "nll")
+
+    def _start(self, stage: int) -> None:
+        """Initial weights of this stage; the global generator is left as it was."""
+        self._stage = stage
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(self._seed, "initialisation", stage))
+            for layer in self.model:
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+
+    def _scores(self, split: str, models: Sequence[nn.Module], count: int) -> Scores:
+        scores = Scores()
+        for rows in torch.split(torch.arange(min(count, len(self._data[split][1]))), CHUNK):
+            images = self._images(split, rows)
+            scores.add([model(images) for model in models], self._data[split][1][rows])
+        return scores
+
+    def _images(self, split: str, rows: Tensor) -> Tensor:
+        return self._data[split][0][rows].to(self._dtype).div_(255.0)
+
+    def _rows(self, step: int) -> Tensor:
+        """Of the whole batch. Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
+        epoch, place = divmod(step, self.num_data // self.batch_size)
+        if self._order is None or self._order[:2] != (self._stage, epoch):
+            shuffled = numpy_generator(self._seed, "data", self._stage, epoch).permutation(self.num_data)
+            self._order = (self._stage, epoch, torch.from_numpy(shuffled))
+        return self._order[2][place * self.batch_size : (place + 1) * self.batch_size]

@@ -1,0 +1,401 @@
+"""The study of temperings: targets and their answers, what a chain is measured by, and sentences that follow the records."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from sample_records import describe, write_run
+
+from ctld import Tempering, diagnostics
+from ctld_lab import jobs
+from ctld_lab.check import targets as check_targets
+from ctld_lab.control import Control
+from ctld_lab.records import StudyDirectory
+from ctld_lab.report import build, tempering_targets, temperings
+from ctld_lab.report.reading import read_study
+from ctld_lab.report.tempering_records import Found, together
+from ctld_lab.sampling import targets_tempered, tempered_chain
+from ctld_lab.sampling.many import Chains, coldest
+from ctld_lab.sampling.tempered_chain import HalfTheForce, build_tempering, crossing_rate
+from ctld_lab.studies.study import Request
+from ctld_lab.studies.tempering import STUDY
+from ctld_lab.workloads.double_well import DoubleWell
+
+# ---- targets ----
+
+
+@pytest.mark.parametrize("name", ["double-well", "funnel", "nine-modes", "network"])
+def test_gradients_are_those_of_the_potentials(name):
+    known = targets_tempered.build(name, 3)
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        theta = 0.7 * generator.standard_normal(known.start.size)
+        _, slope = known.evaluate(theta)
+        step = 1e-6 * generator.standard_normal(theta.size)
+        difference = known.evaluate(theta + step)[0] - known.evaluate(theta - step)[0]
+        assert difference == pytest.approx(2 * slope @ step, rel=1e-5, abs=1e-10)
+
+
+def test_the_funnel_is_that_of_the_check():
+    ours, theirs = targets_tempered.build("funnel", 0), check_targets.build("funnel")
+    theta = np.random.default_rng(1).standard_normal(3)
+    loss, slope = theirs.loss(torch.from_numpy(theta), None)
+    assert ours.evaluate(theta)[0] == pytest.approx(theirs.num_data * float(loss))
+    assert ours.evaluate(theta)[1] == pytest.approx(theirs.num_data * slope.numpy())
+    assert {quantity.expected for quantity in theirs.quantities} == {ours.expected["v"], ours.expected["v²"]}
+    # By drawing from it.
+    generator = np.random.default_rng(2)
+    v = math.sqrt(0.5) * generator.standard_normal(400_000)
+    x = np.exp(0.5 * v) * generator.standard_normal(v.size)
+    found = diagnostics.estimate(x**2, num_batches=v.size)
+    assert found.mean == pytest.approx(ours.expected["x²"], abs=4 * found.standard_error)
+
+
+def test_nine_modes_against_draws():
+    known = targets_tempered.build("nine-modes", 0)
+    generator = np.random.default_rng(3)
+    count = 20_000
+    chosen = generator.choice(9, count, p=targets_tempered._WEIGHTS)
+    draws = targets_tempered._CENTERS[chosen] + targets_tempered.WIDTH * generator.standard_normal((count, 2))
+    series = dict(known.quantities(draws)) | {"U": np.array([known.evaluate(theta)[0] for theta in draws])}
+    assert series.keys() == known.expected.keys()
+    for name, values in series.items():
+        assert values.mean() == pytest.approx(known.expected[name], abs=4 * values.std() / math.sqrt(count)), name
+    assert known.weights.sum() == pytest.approx(1.0)
+    # A thousandth of a mode lies nearer to another's centre.
+    assert known.weights == pytest.approx(targets_tempered._WEIGHTS, abs=1e-3)
+    assert (known.cell(draws) == chosen).mean() > 0.999
+    assert set(known.place(np.array([[1.0, 0.0], [0.5, 0.0], [-1.0, -1.2]]))) == {7, -1, 0}
+
+
+def test_the_network_of_many_is_that_of_each():
+    network = targets_tempered.Network()
+    theta = np.random.default_rng(4).standard_normal((5, network.dimensions))
+    energies, slopes = network.of_many(theta)
+    for row in range(5):
+        energy, slope = network(theta[row])
+        assert energies[row] == pytest.approx(energy)
+        assert slopes[row] == pytest.approx(slope)
+    (first, *_) = network.quantities(theta).values()
+    n, x = network.UNITS, network.ASKED[0]
+    w, c, a, b = np.split(theta[2], [n, 2 * n, 3 * n])
+    assert first[2] == pytest.approx(b[0] + sum(a[k] * math.tanh(w[k] * x + c[k]) for k in range(n)))
+
+
+# ---- many chains ----
+
+
+def harmonic(theta):
+    return 0.5 * np.square(theta).sum(axis=1), theta.copy()
+
+
+def exchanged(factor):
+    """The coldest of three temperatures, after exchanges; its U should have mean 1 in two dimensions."""
+    ladders = 200
+    temperature = np.repeat([1.0, 2.0, 4.0], ladders)
+    chains = Chains(harmonic, np.zeros((600, 2)), temperature, lr=0.04, momentum=0.8, seed=5)
+    if factor != 1.0:
+        chains.temperature = factor * chains.temperature  # what exchanges go by, not the noise
+    energies = np.array([energy for _, energy in coldest(chains, ladders=ladders, steps=2000, every=5)])[40:]
+    return energies.mean(), energies.mean(axis=0).std(ddof=1) / math.sqrt(ladders)
+
+
+def test_replica_exchange_keeps_the_law():
+    mean, error = exchanged(1.0)
+    assert error < 0.01
+    assert mean == pytest.approx(1.0, abs=4 * error)
+
+
+def test_exchange_by_wrong_temperatures_is_seen():
+    mean, error = exchanged(3.0)
+    assert abs(mean - 1.0) > 10 * error
+
+
+# ---- a chain ----
+
+
+def test_crossings_are_those_of_the_diagnostics():
+    kicks, x = np.random.default_rng(6).standard_normal(5000), np.zeros(5000)
+    for step in range(1, 5000):
+        x[step] = 0.98 * x[step - 1] + 0.2 * kicks[step]
+    place = targets_tempered.build("double-well", 1).place
+    found = crossing_rate(place(x[:, None]))
+    assert found["crossings"] == diagnostics.crossings(x) > 10
+    assert found["crossing_rate"]["mean"] == pytest.approx(found["crossings"] * 400_000 / 5000)
+
+
+def test_measures_what_is_cold():
+    """A made-up series: everything at g = 1 has one value, everything hotter another."""
+    steps = 3000
+    known = targets_tempered.build("double-well", 1)
+    alpha = np.tile(np.linspace(-1.49, 1.49, 150), steps // 150)  # ten to a bin of |α|
+    cold = np.abs(alpha) <= 0.4
+    series = np.where(cold, 1.0, 5.0)
+    found = tempered_chain.measure(
+        known, Tempering.calibrated(0.85), alpha, series, 2 * series, 3 * series, np.sqrt(series)[:, None]
+    )
+    means = {name: value["mean"] for name, value in found["means"].items()}
+    assert means == pytest.approx({"kinetic temperature": 1, "configurational temperature": 3, "U": 2, "x²": 1})
+    assert found["means"]["x²"]["expected"] == DoubleWell(1).mean_square()
+    assert found["cold_share"] == pytest.approx(cold.mean())
+    assert found["total_variation"] == pytest.approx(0.0, abs=1e-12)
+    assert found["half_trips"] == 2 * steps // 150
+    assert found["depth"] == 0.85
+
+
+def test_the_twin_differs_in_its_force_alone():
+    config = {"depth": 0.85, "warm_up": 400, "steps": 1000}
+    known = targets_tempered.build("double-well", 1)
+    right, twin = (build_tempering({**config, "tempering": name}, known) for name in ("calibrated", "half-the-force"))
+    assert isinstance(twin, HalfTheForce)
+    assert twin._derivative(1.0) == 0.5 * right._derivative(1.0) != 0.0
+    assert twin.scaling(1.0) == right.scaling(1.0)
+    with pytest.raises(ValueError, match="tempering = 'wrong' is unknown; give calibrated"):
+        build_tempering({**config, "tempering": "wrong"}, known)
+
+
+def test_a_chain_that_diverges_says_so(monkeypatch):
+    known = targets_tempered.build("double-well", 1)
+    monkeypatch.setattr(tempered_chain, "build", lambda name, dimensions: known)
+    monkeypatch.setattr(tempered_chain, "explore", lambda *_: (_ for _ in ()).throw(FloatingPointError("too far")))
+    config = {"target": "double-well", "dimensions": 1, "tempering": "constant", "steps": 100}
+    assert tempered_chain.chain(config, lambda step: None) == {"diverged": True, "reason": "too far"}
+
+
+# ---- runs ----
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """The smoke study, with fewer steps, and its report."""
+    study = describe(tmp_path_factory.mktemp("tempering"), "tempering", seeds=[0])
+    settings = dict(STUDY.scales["smoke"])
+    settings["wells"] = [{**line, "steps": 1200} for line in settings["wells"]]
+    settings["targets"] = dict.fromkeys(settings["targets"], 1200)
+    (runs,) = STUDY.plan(Request("smoke", (), [0], {}, settings), study)
+    for run in runs:
+        directory = study.run(run.name)
+        directory.prepare(run.config)
+        assert jobs.execute(directory.path, threads=1, control=Control()) == "done", directory.failure()
+    build(study.path)
+    return study
+
+
+def test_smoke_runs_from_end_to_end(smoke):
+    names = {run.name for run in smoke.runs()}
+    assert {
+        "d10-calibrated-seed0",
+        "d10-calibrated-auto-seed0",
+        "d1-half-the-force-seed0",
+        "d1-driven-200-seed0",
+    } < names
+    assert {"rate", "reference", "funnel-paper-seed0", "network-constant-seed0"} < names
+    results = {run.name: run.result() for run in smoke.runs()}
+    assert results["d1-paper-seed0"]["steps"] == 1200
+    assert len(results["nine-modes-calibrated-seed0"]["shares"]) == 9
+    assert results["reference"]["means"].keys() == results["network-paper-seed0"]["means"].keys() - {
+        "kinetic temperature",
+        "configurational temperature",
+    }
+    assert results["rate"]["means"]["x²"]["mean"] == pytest.approx(0.9645, abs=0.01)
+    # Too few half-trips fit: what the library warns of is kept.
+    assert any("Averages at T need 20" in words for words in results["network-calibrated-seed0"]["warnings"])
+    page = (smoke.path / "report.html").read_text()
+    assert "Calibrated tempering on the double well" in page
+    assert "cannot be shown" not in page
+    assert (smoke.path / "tables" / "tempering-wells.csv").read_text().count("\n") == 2 + 12
+
+
+def test_a_stopped_chain_starts_again_to_the_same_numbers(smoke, tmp_path):
+    whole = smoke.run("d1-calibrated-seed0")
+    again = StudyDirectory(tmp_path).run("d1-calibrated-seed0")
+    again.prepare(whole.config())
+    stopped = Control()
+    stopped.stopping = True
+    assert jobs.execute(again.path, threads=1, control=stopped) == "interrupted"
+    assert jobs.execute(again.path, threads=1, control=Control()) == "done"
+    assert {**again.result(), "seconds": 0} == {**whole.result(), "seconds": 0}
+
+
+def test_seeds_of_long_runs_are_fewer(tmp_path):
+    for scale, seeds in (("laptop", 3), ("paper", 10)):
+        request = Request(scale, (), list(range(seeds)), {}, dict(STUDY.scales[scale]))
+        (runs,) = STUDY.plan(request, StudyDirectory(tmp_path))
+        long = [run for run in runs if run.config["steps"] == 2_500_000]
+        assert len(long) == (2 if scale == "laptop" else 10)
+        assert len({run.name for run in runs}) == len(runs)
+        assert {run.config["integrator"] for run in runs if run.config.get("tempering") == "paper"} == {"euler"}
+        assert {run.config.get("integrator") for run in runs if run.config.get("tempering") != "paper"} == {
+            "baoab",
+            None,
+        }
+
+
+# ---- the report, on made-up numbers ----
+
+
+def chain_result(*, kinetic=1.0, square=0.9645, rate=500.0, variation=0.02, trips=50, **more):
+    return {
+        "means": {
+            "kinetic temperature": {"mean": kinetic, "error": 0.004, "expected": 1.0},
+            "configurational temperature": {"mean": 1.0, "error": 0.004, "expected": 1.0},
+            "x²": {"mean": square, "error": 0.0004, "expected": 0.9645},
+        },
+        "crossing_rate": {"mean": rate, "error": 20.0}, "crossings": int(rate),
+        "total_variation": variation, "half_trips": trips, "depth": 0.85, "seconds": 1.0, **more,
+    }  # fmt: skip
+
+
+def write_study(path, *, twin=1.25, seeds=2, **calibrated):
+    study = describe(path, "tempering", seeds=list(range(seeds)))
+    common = {"kind": "tempering", "study": "tempering", "scale": "laptop"}
+
+    def chain(tempering, dimensions, seed, result, **more):
+        config = {"variant": "chain", "target": "double-well", "tempering": tempering, "dimensions": dimensions}
+        name = "-".join(map(str, (tempering, *more.values(), dimensions, seed)))
+        write_run(study, name, {**common, **config, "steps": 400_000, "seed": seed, **more}, result=result)
+
+    for seed in range(seeds):
+        for dimensions in (1, 1000):
+            chain(
+                "calibrated", dimensions, seed, chain_result(**(calibrated if dimensions == 1000 else {})), depth=0.85
+            )
+            chain("paper", dimensions, seed, chain_result(kinetic=1.5, square=0.94, rate=130.0))
+            chain("driven", dimensions, seed, chain_result(kinetic=1.1), period=1000)
+        chain("half-the-force", 1, seed, chain_result(kinetic=twin), depth=0.85)
+    rate = {"crossing_rate": {"mean": 3.2, "error": 0.1}, "seconds": 1.0}
+    write_run(study, "rate", {**common, "variant": "rate", "seed": 0, "steps": 100}, result=rate)
+    return study
+
+
+def summary(path, **options):
+    return " ".join(temperings.content(read_study(write_study(path, **options))).summary).replace("\u00a0", " ")
+
+
+def test_what_holds_is_said_to_hold(tmp_path):
+    text = summary(tmp_path)
+    assert "does not hold" not in text
+    assert text.count("holds at d = 1 and d = 1,000") == 5
+    assert "(3.20 ± 0.10 per 400,000 steps)" in text
+    assert "The twin with half the force on α fails, as it must" in text
+    assert "The paper's: kinetic temperature 1.50 at" not in text  # a range over dimensions
+    assert (
+        "The paper's: kinetic temperature 1.50 to 1.50 at d = 1 and d = 1,000; ⟨x²⟩ off by −2.54 ± 0.03 % at most."
+        in text
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"square": 0.9645 * 1.011}, r"of exact: does not hold at d = 1,000 \(\+1.10 ± 0.03 %\), holds at d = 1\."),
+        ({"square": 0.9645 * 0.989}, r"of exact: does not hold at d = 1,000 \(−1.10 ± 0.03 %\)"),
+        ({"kinetic": 1.021}, r"standard errors\): does not hold at d = 1,000 \(\+2.10 ± 0.28 %\)"),
+        ({"variation": 0.11}, r"0.10 in each run: does not hold at d = 1,000 \(0.11\)"),
+        ({"trips": 19}, r"half-trips in each run: does not hold at d = 1,000 \(19\)"),
+        ({"rate": 310.0}, r"does not hold at d = 1,000 \(96.9 ± 5.4\)"),
+    ],
+)
+def test_what_does_not_hold_is_said(tmp_path, wrong, words):
+    text = summary(tmp_path, **wrong)
+    assert text.count("does not hold") == 1
+    (sentence,) = [part + "." for part in text.split(". ") if "does not hold" in part]
+    assert re.search(words, sentence)
+
+
+def test_a_twin_that_passes_is_said_to_pass(tmp_path):
+    # 2 % and two standard errors of 0.004/√2 each.
+    assert "fails, as it must" in summary(tmp_path / "found", twin=1.026)
+    assert "is not found out" in summary(tmp_path / "lost", twin=1.025)
+
+
+def test_tables_have_the_numbers_and_their_errors(tmp_path):
+    (table,) = temperings.content(read_study(write_study(tmp_path))).tables
+    first = [cell.text.replace("\u00a0", " ") for cell in table.rows[0]]
+    assert first[:2] == ["1", "calibrated"]
+    assert first[2] == "1.0000 ± 0.0028"  # 0.004/√2
+    assert first[4] == "1.00000 ± 0.00029"
+    assert first[5:8] == ["0.020", "50", "500 ± 14"]
+    # (500/3.2)·sqrt((14.14/500)² + (0.1/3.2)²)
+    assert first[8] == "156.2 ± 6.6"
+    assert first[9:] == ["400,000", "2 runs"]
+    assert [row[1].text for row in table.rows] == [
+        "calibrated", "twin: half the force", "the paper's", "driven, 1,000 steps", "calibrated", "the paper's",
+        "driven, 1,000 steps", "none",
+    ]  # fmt: skip
+
+
+def test_nothing_done_says_so(tmp_path):
+    study = describe(tmp_path, "tempering")
+    write_run(study, "d1", {"kind": "tempering", "variant": "chain", "target": "double-well", "tempering": "paper"})
+    found = temperings.content(read_study(study))
+    assert found.summary == ["No run is finished, so nothing can be said yet."]
+    assert found.tables[0].rows[0][-1].text == "0 of 1 run"
+
+
+def test_means_over_runs():
+    found = together([Found(1.0, 0.3), Found(2.0, 0.4)])
+    assert (found.mean, found.error) == pytest.approx((1.5, 0.25))
+    assert found.away(Found(0.5, 0.0)) == pytest.approx(4.0)
+    assert Found(1.0, 0.0).away(Found(0.5, 0.0)) == math.inf
+    assert math.isnan(together([Found(1.0, math.nan)]).error)
+
+
+# ---- other targets ----
+
+
+def write_targets(path, *, square=0.68, prediction=1.0, shares=(0.5, 0.5)):
+    study = describe(path, "tempering", seeds=[0])
+    common = {
+        "kind": "tempering",
+        "variant": "chain",
+        "seed": 0,
+        "steps": 1000,
+        "tempering": "calibrated",
+        "depth": 0.85,
+    }
+    result = {
+        "means": {"x²": {"mean": square, "error": 0.01, "expected": 0.68}},
+        "shares": [{"mean": share, "error": 0.02, "expected": 0.5} for share in shares],
+        "crossing_rate": {"mean": 900.0, "error": 30.0}, "crossings": 900, "half_trips": 40,
+    }  # fmt: skip
+    write_run(study, "nine", {**common, "target": "nine-modes"}, result=result)
+    result = {"means": {"f(0)": {"mean": prediction, "error": 0.03}}, "half_trips": 40}
+    write_run(study, "net", {**common, "target": "network"}, result=result)
+    reference = {"means": {"f(0)": {"mean": 1.0, "error": 0.04}}}
+    write_run(study, "reference", {"kind": "tempering", "variant": "reference"}, result=reference)
+    return study
+
+
+def test_targets_that_agree(tmp_path):
+    # 2.8 standard errors, of which the reference has the larger part.
+    found = temperings.content(read_study(write_targets(tmp_path, prediction=1.14)))
+    (text,) = found.summary
+    assert "Nine modes, calibrated tempering: 2 averages agree" in text.replace("\u00a0", " ")
+    assert "Bayesian network, calibrated tempering: 1 average agree" in text
+    assert not any(cell.mark for row in found.tables[0].rows for cell in row)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"square": 0.711},
+            "Nine modes, calibrated tempering: of 2 averages, 1 is off: ⟨x²⟩ 0.711 ± 0.010 (right: 0.6800)",
+        ),
+        # Half a percent of one mode, beside √(2/π)·0.02 by chance.
+        ({"shares": (0.55, 0.45)}, "1 is off: total variation of the modes 0.050 (chance: 0.016)"),
+        # 0.03 and the reference's own 0.04 make 0.05.
+        ({"prediction": 1.151}, "Bayesian network, calibrated tempering: of 1 average, 1 is off: ⟨f(0)⟩ 1.151 ± 0.030"),
+    ],
+)
+def test_targets_that_do_not_agree(tmp_path, wrong, words):
+    (text,) = temperings.content(read_study(write_targets(tmp_path, **wrong))).summary
+    assert words in text.replace("\u00a0", " ")
+    assert text.count("off") == 1
+
+
+def test_a_mode_that_was_never_left_is_off():
+    assert abs(Found(1.0, 0.0).away(Found(0.2, 0.0))) >= tempering_targets.OFF
