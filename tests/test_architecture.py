@@ -59,9 +59,16 @@ ARROWS = {
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
     "ctld_lab.report": {"ctld_lab.records"},
-    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
+    "ctld_lab.scores": set(),
+    "ctld_lab.schedules": set(),
+    "ctld_lab.members": set(),
+    "ctld_lab.heat": {"ctld"},
+    "ctld_lab.methods": {"ctld", "ctld_lab.streams"},
+    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.ranks", "ctld_lab.scores", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
-    "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"} | LOOP,
+    "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"}
+    | {f"ctld_lab.{part}" for part in ("heat", "members", "methods", "schedules")}
+    | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
     | LOOP,
@@ -72,7 +79,8 @@ ARROWS = {
         "ctld_lab.workloads",
     },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
-    "ctld_lab.studies": {"ctld", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing", "ctld_lab.workloads"},
+    "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
+    | {"ctld_lab.workloads"},
     "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
     "ctld_lab": {
         f"ctld_lab.{part}"

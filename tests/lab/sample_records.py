@@ -144,7 +144,12 @@ def _tempering(method: str, variant: str, seed: int, stage: int = 1) -> dict[str
         return {}
     away = variant == "paper" and stage == 2
     tempering = {"cold_share": 0.3 + 0.01 * seed, "share_outside": 0.34 if away else 0.01, "highest_ratio": 6.67}
-    return {"temperature": 0.003 + 0.0001 * seed if variant == "tuned" else 1.0, "tempering": tempering}
+    readings = {"kinetic": {"mean": 1.2 + 0.1 * seed, "error": 0.01}, "minibatch_heat": {"mean": 0.2, "error": 0.01}}
+    return {
+        "temperature": 0.003 + 0.0001 * seed if variant == "tuned" else 1.0,
+        "tempering": tempering,
+        "thermometers": {"0": readings},
+    }
 
 
 def _sda_lines(method: str, seed: int, variant: str) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 import ctld
 from ctld_lab import data, jobs, studies, tuning, workloads
 from ctld_lab.checkpoints import load_checkpoint
+from ctld_lab.commands.request import Order, build
 from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory, StudyDirectory, write_json
 from ctld_lab.studies import ensemble
@@ -113,7 +114,11 @@ def test_cycles_differ_in_the_temperature_alone():
         ratios.append(sweep.temperature_ratio)
         sweep.advance(0.0, 0.0)
     assert constant["optimizer"]["tempering"]["ratio"] == pytest.approx(np.mean(ratios), rel=1e-3)
-    assert sweep.alpha == pytest.approx(0.0, abs=1e-9)  # once up and down
+    top = int(np.argmax(ratios))  # once up and down
+    assert (np.diff(ratios[: top + 1]) >= 0).all()
+    assert (np.diff(ratios[top:]) <= 0).all()
+    assert sweep.alpha == pytest.approx(0.0, abs=1e-9)
+    assert max(ratios) == pytest.approx(1 / 0.15, rel=1e-3)
 
 
 def test_tuning_is_equal_and_in_two_dimensions():
@@ -196,6 +201,15 @@ def test_final_runs_have_what_the_trials_chose(tmp_path):
     assert {run.config["point"]["T"] for run in curve if "point" in run.config} == set(asked.settings["curve"]["T"])
 
 
+def test_a_text_that_is_missing_is_told_before_any_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("CTLD_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(data.DataError, match="enwik8"):
+        build(Order("ensemble", "laptop", data="digits"), ensemble.STUDY)
+    assert build(Order("ensemble", "smoke"), ensemble.STUDY).data["name"] == "digits"
+
+
 # ---- interrupted ----
 
 
@@ -218,7 +232,7 @@ class StopAt(Control):
 
 @pytest.mark.parametrize(
     ("workload", "method"),
-    [("digits5k", "cycles_driven"), ("digits5k", "swa"), ("digits5k", "deep"), ("text", "deep"), ("text", "csghmc")],
+    [("digits5k", "cycles_paper"), ("digits5k", "swa"), ("digits5k", "deep"), ("text", "deep"), ("text", "csghmc")],
 )
 def test_interrupted_it_keeps_the_same_members_to_the_bit(workload, method, tmp_path, judged):
     settings = config(workload, method)
@@ -240,6 +254,35 @@ def test_interrupted_it_keeps_the_same_members_to_the_bit(workload, method, tmp_
         result.pop("seconds")
     assert results[0] == results[1]
     assert RunDirectory(tmp_path / "whole").trace() == RunDirectory(tmp_path / "stopped").trace()
+
+
+def test_killed_between_checkpoints_it_keeps_the_same_members(tmp_path, monkeypatch, judged):
+    """A kill is a run that never gets to the end, and a checkpoint that is older than the members taken since."""
+    settings = config("digits5k", "cycles_driven")
+    execute(tmp_path / "whole", settings)
+
+    class Killed(BaseException):
+        pass
+
+    path, loss = tmp_path / "killed", workloads.MnistMLP.loss
+    execute(path, settings, StopAt(13))
+    kept = (path / "checkpoint.safetensors").read_bytes()
+    assert len(load_checkpoint(path / "checkpoint.safetensors")["members"]["kept"]) == 2
+
+    def dying(self, step):
+        if step == 25:
+            raise Killed
+        return loss(self, step)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(workloads.MnistMLP, "loss", dying)
+        execute(path, settings)
+    assert (path / "checkpoint.safetensors").read_bytes() == kept
+    assert execute(path, settings) == "done"
+    *_, whole, _, again = judged
+    assert len(whole) == len(again) == 5
+    for one, other in zip(whole, again, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("workload", ["digits5k", "text"])

@@ -336,7 +336,8 @@ def test_temperature_of_each_layer_and_where_it_ran_away(tmp_path):
     assert table.caption == "CTLD's temperature"
     rows = [[text(cell.text) for cell in row] for row in table.rows]
     assert len(rows) == 8
-    assert rows[0] == ["tuned", "1", "0.00310 ± 0.00025", "31 %", "1 %", "6.67", "3"]
+    assert rows[0] == ["tuned", "1", "0.00310 ± 0.00025", "31 %", "1 %", "6.67", "1.30 ± 0.25", "0.2000 ± 0", "3"]
+    assert list(table.columns[-3:-1]) == ["Kinetic", "Minibatch heat"]  # the others were not measured
     assert rows[5][:6] == ["paper", "2", "1", "31 %", "34 %", "6.67"]
     said = "more than 20 % of CTLD's exploration was beyond |α| = 1.5 (34 % of it in layer 2)"
     assert said in text(found.summary[-1])

@@ -44,7 +44,7 @@ def records(run):
 
 @pytest.mark.parametrize("name", list(studies.names()))
 def test_a_study_runs_from_end_to_end(name, tmp_path):
-    arguments = ("run", name, "--scale", "smoke", "--dir", tmp_path / name, "--workers", 1)
+    arguments = ("run", name, "--scale", "smoke", "--dir", tmp_path / name, "--workers", 1, "--threads", 1)
     done = ctld(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     directory, study = tmp_path / name, StudyDirectory(tmp_path / name)

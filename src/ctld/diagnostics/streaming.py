@@ -15,8 +15,8 @@ FEWEST = 10
 class BatchMeans:
     """The mean of what was added, with its batch-means error; the first tenth is left out, as not yet settled.
 
-    Batches begin with `length` draws. While they are shorter than the correlation time the error is too small; they grow with
-    the run, to a twentieth or more of it.
+    Batches begin with `length` draws and grow with the run, to a fortieth or more of it. The error is the largest that these batches
+    give, and twice and four times as long ones: where they are shorter than the correlation time, longer ones give a larger error.
     """
 
     NUMBERS = MOST + 4
@@ -45,7 +45,13 @@ class BatchMeans:
         """None while there are too few batches to tell an error."""
         if len(self.means) < FEWEST:
             return None
-        return _estimate(self.settled)
+        batches = self.settled
+        found = _estimate(batches)
+        error = found.standard_error
+        while len(batches) >= 2 * FEWEST - 2:
+            batches = [0.5 * (first + second) for first, second in zip(batches[::2], batches[1::2], strict=False)]
+            error = max(error, _estimate(batches).standard_error)
+        return Estimate(found.mean, error)
 
     @property
     def settled(self) -> list[float]:

@@ -388,6 +388,7 @@ class CTLD(Sampler):
         advice = remedy(
             number,
             thermometer,
+            momentum=float(self.param_groups[number]["momentum"]),
             of_tempering=getattr(self.tempering, "remedy", None),
             euler=self.integrator == "euler",
             compensated=self.noise_compensation,

@@ -5,10 +5,11 @@ from ctld.optimizers.thermometers import GroupThermometer
 FAR = 0.1
 CERTAIN = 4.0  # standard errors
 ENOUGH = 18  # batches
+MEMORIES = 4.0  # of the kinetic energy, 1/(1 − momentum) steps, in a batch
 
 
 def remedy(
-    number: int, group: GroupThermometer, *, of_tempering: str | None, euler: bool, compensated: bool
+    number: int, group: GroupThermometer, *, momentum: float, of_tempering: str | None, euler: bool, compensated: bool
 ) -> str | None:
     """What is wrong with the temperature of group `number`, and what helps; None if nothing is, as far as can be told.
 
@@ -18,6 +19,8 @@ def remedy(
     heat = group.temperatures.minibatch_heat
     if kinetic is None or heat is None or len(group.kinetic.settled) < ENOUGH:
         return None
+    if group.kinetic.length < MEMORIES / (1.0 - momentum):
+        return None  # batches that do not forget the one before have errors that are too small
     excess = kinetic.mean - 1.0
     if abs(excess) > FAR + CERTAIN * kinetic.standard_error:
         found = (

@@ -66,6 +66,9 @@ def build(order: Order, study: Study) -> Request:
     settings = dict(study.scales[order.scale])
     seeds = parse_seeds(order.seeds) if order.seeds is not None else list(range(int(settings.get("seeds", 1))))
     methods = parse_methods(order.methods, study)
+    use_data_dir(order.data_dir)
+    for name in study.also_reads(settings):
+        _see(name)
     return Request(order.scale, methods, seeds, find_data(order, study, settings.get("data")), settings)
 
 
@@ -115,9 +118,7 @@ def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]
             raise Refusal(f"the study {study.name} takes no data; leave --data and --text out")
         return {}
     from ctld_lab import data
-    from ctld_lab.data.locate import find
 
-    use_data_dir(order.data_dir)
     if order.text is not None:
         if study.takes != "text":
             raise Refusal(f"the study {study.name} takes {study.takes}, not text; leave --text out")
@@ -132,9 +133,17 @@ def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]
             f"the data set {name} is {data.DATASETS[name].kind}, and the study {study.name} takes {study.takes}; "
             f"give one of {', '.join(fitting)}"
         )
-    for file in data.DATASETS[name].files:
-        find(data.DATASETS[name], file)
+    _see(name)
     return {"name": name, "sha256": data.identify(name)}
+
+
+def _see(name: str) -> None:
+    """That the files of a data set are there."""
+    from ctld_lab.data import DATASETS
+    from ctld_lab.data.locate import find
+
+    for file in DATASETS[name].files:
+        find(DATASETS[name], file)
 
 
 def use_data_dir(folder: Path | None) -> None:

@@ -15,6 +15,8 @@ from ctld_lab.report.sections import Cell, Table
 from ctld_lab.report.tables import as_csv
 from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting
 
+MOST_PANELS = 24  # of a figure that can be read; the table of trials has them all
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -42,7 +44,7 @@ def provenance(study: StudyRecord) -> Provenance:
             if "problem" in record
         ],
         tuning=[_cost(study, tuned), _trials(study, tuned)] if tuned else [],
-        tuning_plot=_plot(study, tuned) if tuned else None,
+        tuning_plot=_plot(study, tuned) if 0 < len(tuned) <= MOST_PANELS else None,
         tuning_words=_words(study, tuned),
     )
 

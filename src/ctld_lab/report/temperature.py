@@ -17,6 +17,7 @@ from ctld_lab.report.wording import counted, listed, show, show_estimate, show_s
 PLATEAU, EDGE = 0.4, 1.5
 UNIFORM_SHARE = PLATEAU / EDGE  # of time at g = 1, were α uniform
 MUCH_OUTSIDE = 0.2
+THERMOMETERS = {"kinetic": "Kinetic", "configurational": "Configurational", "minibatch_heat": "Minibatch heat"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Tempering:
     cold: float
     outside: float
     highest: float
+    measured: dict[str, Sequence[float]]
+    """By thermometer, in units of T at the lowest temperature, run by run; of the first group that has it."""
 
 
 def add(study: StudyRecord, found: Content) -> None:
@@ -69,9 +72,19 @@ def _temperings(study: StudyRecord) -> list[Tempering]:
                 estimate(shares["cold_share"]).mean,
                 estimate(shares["share_outside"]).mean,
                 max((value for value in shares["highest_ratio"] if math.isfinite(value)), default=math.nan),
+                {name: [_reading(record, name) for record in records] for name in THERMOMETERS},
             )
         )
     return made
+
+
+def _reading(record: dict[str, Any], name: str) -> float:
+    """NaN where there is none: the run is from before they were measured, or was too short."""
+    groups = record.get("thermometers")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        if isinstance(group.get(name), dict):
+            return number(group[name].get("mean"))
+    return math.nan
 
 
 _SHARES = ("cold_share", "share_outside", "highest_ratio")
@@ -89,23 +102,30 @@ def _stages(run: RunRecord) -> dict[int, dict[str, Any]]:
     return found
 
 
+def _all(temperings: Sequence[Tempering], name: str) -> list[float]:
+    return [value for each in temperings for value in each.measured[name]]
+
+
 def _percent(share: float) -> str:
     return f"{100.0 * share:.0f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else "–"
 
 
 def _table(temperings: Sequence[Tempering], *, layered: bool) -> Table:
+    measured = [name for name in THERMOMETERS if any(map(math.isfinite, _all(temperings, name)))]
     body, lines = [], []
     for each in temperings:
         where = [each.variant, *([str(each.stage)] if layered else [])]
         fixed = len(set(each.temperatures)) == 1
         shown = [show_setting(each.temperatures[0]) if fixed else show_estimate(estimate(each.temperatures))]
         shown += map(_percent, (each.cold, each.outside))
-        body.append([Cell(text) for text in (*where, *shown, show(each.highest, 3), str(len(each.temperatures)))])
+        shown += [show(each.highest, 3), *(show_estimate(estimate(each.measured[name])) for name in measured)]
+        body.append([Cell(text) for text in (*where, *shown, str(len(each.temperatures)))])
         mean = estimate(each.temperatures).mean
         numbers = [mean, each.cold, each.outside, each.highest]
+        numbers += [estimate(each.measured[name]).mean for name in THERMOMETERS]
         texts = [repr(value) if math.isfinite(value) else "" for value in numbers]
         lines.append([each.variant, each.stage, *texts, len(each.temperatures)])
-    header = ["variant", "stage", "temperature", "cold_share", "share_outside", "highest_ratio", "seeds"]
+    header = ["variant", "stage", "temperature", "cold_share", "share_outside", "highest_ratio", *THERMOMETERS, "seeds"]
     columns = [
         "Setting",
         *(["Layer"] if layered else []),
@@ -113,6 +133,7 @@ def _table(temperings: Sequence[Tempering], *, layered: bool) -> Table:
         "Exploration at g = 1",
         f"Outside, |α| > {EDGE:g}",
         "Highest 1/g",
+        *(THERMOMETERS[name] for name in measured),
         "Seeds",
     ]
     notes = [
@@ -120,4 +141,10 @@ def _table(temperings: Sequence[Tempering], *, layered: bool) -> Table:
         f"Were α uniform within ±{EDGE:g}, {_percent(UNIFORM_SHARE)} of the exploration would be at g = 1, where the "
         "temperature is T itself."
     ]
+    if measured:
+        notes.append(
+            "Measured temperatures are in units of T, at g = 1, by the run's own thermometers: 1 is right. Kinetic: of the "
+            "momenta, which feel minibatch noise and an α that moves too fast. Configurational: of the parameters, far off where "
+            "they have not settled. Minibatch heat: what the noise of the gradients adds."
+        )
     return Table("temperature", "CTLD's temperature", columns, body, as_csv(header, lines), notes)

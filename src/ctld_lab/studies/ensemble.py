@@ -155,6 +155,7 @@ STUDY = Study(
     "decay of methods with noise; for the curve all but T",
     methods=tuple(METHODS),
     takes="images",
+    also_reads=lambda settings: [size["text"] for size in settings["workloads"].values() if "text" in size],
     titles=TITLES
     | {name: method.title for name, method in METHODS.items()}
     | {

@@ -53,5 +53,7 @@ class Study:
     """What the paper reports, stored beside the results."""
     optional_methods: Sequence[str] = ()
     """What `--methods` may name besides `methods`."""
+    also_reads: Callable[[Mapping[str, Any]], Sequence[str]] = lambda settings: ()
+    """Data sets besides the one that the command names, by the settings of the scale."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Of methods that are more than an optimizer."""
