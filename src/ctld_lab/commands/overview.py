@@ -94,7 +94,7 @@ def write_report(path: Path, console: Console, output: Path | None = None) -> No
         if len(studies) > 1:
             console.print(f"{study.path}", markup=False, highlight=False, soft_wrap=True)
         try:
-            results: Table | Text = _results(study.path)
+            results = _results(study.path)
         except report.BROKEN as error:
             results = Text(f"a record is broken: {report.told(error)}", style="red")
         console.print(results, soft_wrap=isinstance(results, Text))
@@ -108,12 +108,14 @@ def shown(metrics: Iterable[str]) -> list[str]:
     return ([metric for metric in whole if metric.startswith("test")] or whole)[:3]
 
 
-def _results(path: Path) -> Table:
-    """What the final runs came to: each method with its test metrics, over its seeds."""
+def _results(path: Path) -> Table | Text:
+    """What the final runs came to: each method with its test metrics, over its seeds. Not every study is about methods."""
     from ctld_lab.report.tables import final_table
     from ctld_lab.report.wording import show_estimate
 
     rows = final_table(path)
+    if not rows:
+        return Text("its tables are in the report")
     metrics = shown(metric for row in rows for metric in row.metrics)
     table = plain_table("method", "variant", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
     for row in rows:

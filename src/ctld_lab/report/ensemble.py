@@ -35,10 +35,9 @@ def content(study: StudyRecord) -> Content:
         competing = list(of_method.values())
         if any(row.done for row in competing):
             found.summary.append(f"{study.title(name)}: {verdict(competing, NLL, name='test nll')}")
-    curve = [row for row in rows if row.variant == CURVE]
-    ensemble_curve.add(study, curve, found)
     found.tables += [_final(study, name, list(of_method.values())) for name, of_method in by_workload.items()]
     found.tables.append(_differences(study, by_workload))
+    ensemble_curve.add(study, [row for row in rows if row.variant == CURVE], found)
     return found
 
 
