@@ -10,7 +10,7 @@ from ctld_lab.records import number
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, ORANGE, VERMILION, Key, Panel, Plot, no_data, plain_log, powers
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table, value_cell
-from ctld_lab.report.statistics import paired_difference
+from ctld_lab.report.statistics import Estimate, paired_difference
 from ctld_lab.report.tables import Row, rows_as_csv
 from ctld_lab.report.wording import counted, listed, show_estimate, show_setting
 
@@ -38,8 +38,15 @@ def add(study: StudyRecord, rows: Sequence[Row], found: Content) -> None:
         f"Test nll of the averaged prediction against T: means over {counted(seeds, 'seed')} with 95 % intervals. lr and "
         "weight decay are fixed, nothing is tuned. The constant temperature is as high as the mean of the driven one."
     )
-    panel = Panel("Test nll against T", lambda axes: draw(axes, curves, references))
-    found.plots.append(Plot("temperature-curve", caption, [panel], keys, columns=1, size=(4.6, 3.2)))
+    panels = [Panel("Test nll against T", lambda axes: draw(axes, curves, references))]
+    cold = references.get(COLD)
+    if cold is not None and seeds > 1:
+        caption += (
+            " Beside it the difference from cycles without noise, seed by seed, which what seeds share does not blur; what "
+            "leaves that panel at the top is much worse."
+        )
+        panels.append(Panel("Difference from T = 0, paired", lambda axes: draw_differences(axes, curves, cold)))
+    found.plots.append(Plot("temperature-curve", caption, panels, keys, columns=2, size=(3.8, 2.9)))
     found.tables.append(_table(rows))
 
 
@@ -60,15 +67,8 @@ def draw(axes: Axes, curves: dict[str, list[Row]], references: dict[str, Row]) -
     """On logarithmic axes: at T = 1 the nll can be ten times the best."""
     shown: list[float] = []
     for method, points in curves.items():
-        finished = [row for row in points if row.estimate(NLL).count and not row.diverged]
-        estimates = [row.estimate(NLL) for row in finished]
-        colour, marker = STYLES[method]
-        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2, "capsize": 2}
-        halves = [math.nan if found.half_width is None else found.half_width for found in estimates]
-        axes.errorbar(
-            [_temperature(row) for row in finished], [found.mean for found in estimates], yerr=halves, **style
-        )
-        shown += [found.mean for found in estimates]
+        finished = _finished(points)
+        shown += _draw_points(axes, method, finished, [row.estimate(NLL) for row in finished])
     for method, row in references.items():
         mean = row.estimate(NLL).mean
         if math.isfinite(mean):
@@ -82,12 +82,43 @@ def draw(axes: Axes, curves: dict[str, list[Row]], references: dict[str, Row]) -
     return None
 
 
+def draw_differences(axes: Axes, curves: dict[str, list[Row]], cold: Row) -> None:
+    """Below zero noise helps."""
+    shown: list[float] = []
+    for method, points in curves.items():
+        finished = _finished(points)
+        differences = [paired_difference(row.values.get(NLL, {}), cold.values.get(NLL, {})) for row in finished]
+        shown += [mean for mean in _draw_points(axes, method, finished, differences) if math.isfinite(mean)]
+    if not shown:
+        return no_data(axes, "no point is finished")
+    axes.axhline(0.0, color=LINES[COLD][0], linestyle=(0, LINES[COLD][1]), linewidth=1.2)
+    powers(axes, "x")
+    lowest = max(-min(shown), 0.002)
+    axes.set_ylim(-1.6 * lowest, min(1.2 * max(*shown, lowest), 4.0 * lowest))
+    axes.set(xlabel="temperature T", ylabel="test nll − that at T = 0")
+    return None
+
+
+def _draw_points(axes: Axes, method: str, rows: Sequence[Row], estimates: Sequence[Estimate]) -> list[float]:
+    """One curve; returns its means."""
+    colour, marker = STYLES[method]
+    style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2, "capsize": 2}
+    halves = [math.nan if found.half_width is None else found.half_width for found in estimates]
+    means = [found.mean for found in estimates]
+    axes.errorbar([_temperature(row) for row in rows], means, yerr=halves, **style)
+    return means
+
+
+def _finished(points: Sequence[Row]) -> list[Row]:
+    return [row for row in points if row.estimate(NLL).count and not row.diverged]
+
+
 def _words(study: StudyRecord, curves: dict[str, list[Row]], references: dict[str, Row]) -> str:
     """How wide the range of good temperatures is, and whether tempering makes it wider."""
     sentences = []
     cold = references.get(COLD)
     for method, points in curves.items():
-        finished = [row for row in points if row.estimate(NLL).count and not row.diverged]
+        finished = _finished(points)
         if not finished:
             continue
         best = min(finished, key=lambda row: row.estimate(NLL).mean)
