@@ -101,7 +101,9 @@ def agree(worlds, name, alone):
                 if "alpha" in alone:
                     assert found[name]["alpha"] == pytest.approx(alone["alpha"], abs=TOLERANCE)
                     assert found[name]["clamped"] == alone["clamped"]
-                    torch.testing.assert_close(found[name]["readings"], alone["readings"], rtol=TOLERANCE, atol=TOLERANCE)
+                    torch.testing.assert_close(
+                        found[name]["readings"], alone["readings"], rtol=TOLERANCE, atol=TOLERANCE
+                    )
                     assert found[name]["temperature"] == pytest.approx(alone["temperature"], rel=1e-14)
     assert seen
 

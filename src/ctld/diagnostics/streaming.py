@@ -15,8 +15,8 @@ FEWEST = 10
 class BatchMeans:
     """The mean of what was added, with its batch-means error; the first tenth is left out, as not yet settled.
 
-    Batches begin with `length` draws and grow with the run, to a fortieth or more of it. The error is the largest that these batches
-    give, and twice and four times as long ones: where they are shorter than the correlation time, longer ones give a larger error.
+    Batches begin with `length` draws and grow with the run, to a fortieth or more of it. The error is the largest that these
+    batches give, and twice as long ones: where they are shorter than the correlation time, longer ones give a larger error.
     """
 
     NUMBERS = MOST + 4

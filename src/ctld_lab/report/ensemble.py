@@ -28,13 +28,12 @@ def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.done or row.variant != CURVE]
     found = Content()
     by_workload = {name: {row.method: row for row in rows if row.variant == name} for name in _workloads(study, rows)}
-    found.summary.append(
-        " ".join([_answer(study, by_workload), *(_credit(study, *item) for item in by_workload.items())])
-    )
+    found.summary.append(_answer(study, by_workload))
     for name, of_method in by_workload.items():
         competing = list(of_method.values())
         if any(row.done for row in competing):
-            found.summary.append(f"{study.title(name)}: {verdict(competing, NLL, name='test nll')}")
+            said = verdict(competing, NLL, name="test nll")
+            found.summary.append(" ".join(filter(None, (f"{study.title(name)}: {said}", _credit(of_method)))))
     found.tables += [_final(study, name, list(of_method.values())) for name, of_method in by_workload.items()]
     found.tables.append(_differences(study, by_workload))
     ensemble_curve.add(study, [row for row in rows if row.variant == CURVE], found)
@@ -84,13 +83,13 @@ def _answer(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> str:
     return f"Does the tempering deserve the credit? By test nll, {'; '.join(parts)}.{rest}"
 
 
-def _credit(study: StudyRecord, name: str, rows: dict[str, Row]) -> str:
+def _credit(rows: dict[str, Row]) -> str:
     """The primary comparisons of a workload, in words, with their intervals."""
     tempering, _, noise = (difference(rows, *pair) for pair in PRIMARY)
     if tempering is None or noise is None or not word(tempering) or not word(noise):
         return ""
     seeds = counted(tempering.count, "seed")
-    said = f"{study.title(name)}: driven − constant is {show_estimate(tempering)} ({seeds})"
+    said = f"Of cycles, driven − constant is {show_estimate(tempering)} ({seeds})"
     if word(tempering) == "tie" and tempering.half_width is not None:
         low, high = (show(value, 2) for value in (tempering.low or 0.0, tempering.high or 0.0))
         said += f", a tie: differences outside {low} to {high} are excluded"

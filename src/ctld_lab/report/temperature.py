@@ -144,7 +144,7 @@ def _table(temperings: Sequence[Tempering], *, layered: bool) -> Table:
     if measured:
         notes.append(
             "Measured temperatures are in units of T, at g = 1, by the run's own thermometers: 1 is right. Kinetic: of the "
-            "momenta, which feel minibatch noise and an α that moves too fast. Configurational: of the parameters, far off where "
-            "they have not settled. Minibatch heat: what the noise of the gradients adds."
+            "momenta, which feel minibatch noise and an α that moves too fast. Configurational: of the parameters, far off "
+            "where they have not settled. Minibatch heat: what the noise of the gradients adds."
         )
     return Table("temperature", "CTLD's temperature", columns, body, as_csv(header, lines), notes)
