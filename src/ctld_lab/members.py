@@ -15,7 +15,7 @@ class Members:
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._steps = frozenset(map(int, plan["steps"]))
-        self._averages = bool(plan.get("average", False))
+        self.averages = bool(plan.get("average", False))
         self._kept: list[dict[str, Tensor]] = []
         self._count = 0
 
@@ -25,11 +25,11 @@ class Members:
         if stage_step not in self._steps:
             return
         self._count += 1
-        if not self._averages:
+        if not self.averages:
             self._kept.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         elif self._count == 1:
-            # In double precision: what is added has to matter after many.
-            self._kept = [{name: tensor.double() for name, tensor in model.state_dict().items()}]
+            # In double precision: what is added has to matter after many. Copied: a model in double precision moves on.
+            self._kept = [{name: tensor.to(torch.float64, copy=True) for name, tensor in model.state_dict().items()}]
         else:
             for name, tensor in model.state_dict().items():
                 mean = self._kept[0][name]

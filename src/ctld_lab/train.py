@@ -137,7 +137,7 @@ class Training:
         exploring = tempered is not None and tempered.exploring
         try:
             optimizer.step(loss=loss)  # type: ignore[call-overload]
-        except NonFiniteError:
+        except (NonFiniteError, FloatingPointError, OverflowError):
             raise Diverged from None
         self.stage_step += 1
         if self.members is not None:
@@ -251,6 +251,9 @@ class Training:
         splits: dict[str, dict[str, float]] = self.ranks.of_first(judge)
         self._check(splits)
         workload.model.load_state_dict(members[-1])
+        if self.members.averages:  # which is no model that training ended with
+            splits["train"] = self._evaluated(thorough=True)["train"]
+            self._check(splits)
         self._tick("evaluate")
         return splits | {"members": len(members)}
 
@@ -316,7 +319,10 @@ class Training:
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
             self.ends, self.clocks = state["ends"], state["clocks"]
-            self.heat.load_state(state["heat"])
+            # Checkpoints from before mean ratios were counted have nothing of them.
+            self.heat.load_state(
+                state.get("heat") or {"counts": {"ratio": math.nan} | state["tempering"], "thermometers": {}}
+            )
             if self.members is not None:
                 self.members.load_state(state["members"])
             self.workload.load_state(state["workload"])

@@ -286,6 +286,25 @@ def test_divergence_is_a_result(tmp_path, tiny, method):
     assert "test" not in run.result()
 
 
+def test_exploration_that_runs_away_is_a_result(tmp_path, monkeypatch):
+    """Momenta that overflow are found by the Hamiltonian, and not by the loss."""
+    heard = []
+    step = ctld.CTLD.step
+
+    def watched(self, *arguments, **options):
+        try:
+            return step(self, *arguments, **options)
+        except Exception as error:
+            heard.append(type(error))
+            raise
+
+    monkeypatch.setattr(ctld.CTLD, "step", watched)
+    run, state = execute(tmp_path, "ctld", optimizer=OPTIONS["ctld"] | {"lr": 1e17})
+    assert heard == [FloatingPointError]
+    assert state == "done"
+    assert run.result()["diverged"] is True
+
+
 def test_clipping_is_by_element(tmp_path, monkeypatch):
     largest = []
     monkeypatch.setattr(
@@ -325,6 +344,21 @@ def test_a_checkpoint_of_another_run_is_refused_and_empties_no_file(tmp_path):
     assert victim.read_text() == "precious"
     with pytest.raises(RecordError, match="no file of"):
         run.cut("../victim", 0)
+
+
+def test_a_checkpoint_from_before_mean_ratios_goes_on(tmp_path):
+    whole, _ = execute(tmp_path / "whole", "ctld")
+    run, _ = execute(tmp_path / "old", "ctld", StopAt(5))
+    state = load_checkpoint(run.checkpoint)
+    counts = state.pop("heat")["counts"]
+    del counts["ratio"]
+    save_checkpoint(run.checkpoint, state | {"tempering": counts})
+    assert execute(tmp_path / "old", "ctld")[1] == "done"
+    first, expected = run.result()["stages"][0]["tempering"], whole.result()["stages"][0]["tempering"]
+    assert math.isnan(float(first.pop("mean_ratio")))  # nothing is known of the steps before
+    assert expected.pop("mean_ratio") >= 1
+    assert first == expected
+    assert run.result()["test"] == whole.result()["test"]
 
 
 def test_what_a_killed_writer_left_is_cleaned_up(tmp_path):

@@ -85,7 +85,8 @@ class TestProperties:
     def test_fine_tuning_record(self):
         problem, optimizer = build()
         run(problem, optimizer, 25)
-        assert optimizer.last == StepRecord(alpha=optimizer.tempering.alpha, temperature_ratio=1.0)
+        groups = optimizer.last.groups
+        assert optimizer.last == StepRecord(alpha=optimizer.tempering.alpha, temperature_ratio=1.0, groups=groups)
         assert optimizer.last.potential is optimizer.last.alpha_force is None
 
     def test_repr_hides_the_state(self):

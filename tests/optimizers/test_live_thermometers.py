@@ -9,23 +9,24 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import CTLD, TemperatureWarning, Tempering
+from ctld import CTLD, RMSPreconditioner, TemperatureWarning, Tempering
 from ctld.diagnostics import batch_means_error
 from ctld.diagnostics.streaming import FEWEST, MOST, BatchMeans
-from ctld.optimizers.thermometers import GroupTemperatures, GroupThermometer, Thermometers
+from ctld.optimizers.remedies import kinetic_share
+from ctld.optimizers.thermometers import GroupThermometer
 from targets import Classification, equal, saved, train
 
 N = 1000.0
 LR, MOMENTUM, CURVATURE = 0.1, 0.9, 1.0
 
 
-def sample(steps, *, noise=0.0, dimensions=50, groups=1, seed=0, lr=LR, tempering=None, **options):
+def sample(steps, *, noise=0.0, dimensions=50, groups=1, seed=0, lr=LR, momentum=MOMENTUM, tempering=None, **options):
     """A Gaussian of N data; its gradients with noise of this standard deviation. Quiet about temperatures."""
     generator = torch.Generator().manual_seed(seed)
     draw = lambda: torch.randn(dimensions, generator=generator, dtype=torch.float64)  # noqa: E731
     parameters = [nn.Parameter(draw() / math.sqrt(N * CURVATURE)) for _ in range(groups)]
     optimizer = CTLD(
-        [{"params": [parameter]} for parameter in parameters], lr, MOMENTUM, num_data=N, exploration_steps=steps,
+        [{"params": [parameter]} for parameter in parameters], lr, momentum, num_data=N, exploration_steps=steps,
         temperature=1.0, tempering=tempering or Tempering.constant(1.0), seed=seed, **options,
     )  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
@@ -111,20 +112,26 @@ class TestReadings:
         # Section 8 of the spec, and the laws in integrators.py: the parameters are spread too far by so much.
         spread = {"euler": 1.0 / (1.0 - x / (2.0 * (1.0 + MOMENTUM))), "baoab": 1.0, "ubu": 1.0 + x / 12.0}[integrator]
         assert found.kinetic.standard_error < 0.01
-        assert abs(found.kinetic.mean - 1.0) < 3.0 * found.kinetic.standard_error + 0.01 * (integrator == "ubu")
+        # UBU's reading is not exact: too large by about lr·curvature/10.
+        assert abs(found.kinetic.mean - 1.0 - 0.1 * x * (integrator == "ubu")) < 3.0 * found.kinetic.standard_error
         assert found.configurational.standard_error < 0.04
         assert abs(found.configurational.mean - spread) < 3.0 * found.configurational.standard_error
         assert found.minibatch_heat.mean < 0.01
         assert not warned
 
+    @pytest.mark.parametrize("momentum", [0.5, 0.9])
     @pytest.mark.parametrize("integrator", ["euler", "baoab", "ubu"])
-    def test_noise_of_the_gradients_heats_and_its_share_is_told(self, integrator):
-        optimizer, warned = sample(20_000, noise=adds(0.5), integrator=integrator)
+    def test_noise_of_the_gradients_heats_and_its_share_is_told(self, integrator, momentum):
+        """The parameters by N lr σ²/(2(1 − μ)), the kinetic reading by its share of that, to the order of lr × curvature."""
+        lr = 0.01
+        noise = math.sqrt(0.5 * 2.0 * (1.0 - momentum) / (N * lr))
+        optimizer, warned = sample(20_000, noise=noise, integrator=integrator, momentum=momentum, lr=lr, seed=1)
         found = optimizer.last.groups[0]
         assert abs(found.minibatch_heat.mean - 0.5) < 3.0 * found.minibatch_heat.standard_error
         assert found.minibatch_heat.standard_error < 0.05
-        assert found.kinetic.mean > 1.4  # the twin of the test above: it sees a temperature that is wrong
-        assert abs(found.configurational.mean - 1.5) < 4.0 * found.configurational.standard_error
+        expected = 1.0 + 0.5 * kinetic_share(integrator, momentum)
+        assert abs(found.kinetic.mean - expected) < 4.0 * found.kinetic.standard_error + 0.3 * lr * CURVATURE
+        assert found.kinetic.standard_error < 0.01
         assert len(warned) == 1
         assert "minibatches add" in warned[0]
         assert "larger batches" in warned[0]
@@ -159,11 +166,39 @@ class TestReadings:
         thermometer = GroupThermometer()
         for _ in range(1000):
             thermometer.read(1.0, 2.0)
+            thermometer.read_look(1.0, 1.0, 2.0)
         for _ in range(1000):
             thermometer.read(3.0, 1.0)
             thermometer.read(9.0, 5.0)
-        assert 1.0 < thermometer.temperatures.kinetic.mean <= 3.0
-        assert all(mean in (1.0, 3.0) or 1.0 < mean < 3.0 for mean in thermometer.kinetic.means)
+            thermometer.read_look(4.0, 5.0, 1.0)
+        found = thermometer.temperatures
+        assert (found.kinetic.mean, found.configurational.mean, found.minibatch_heat.mean) == (3.0, 4.0, 5.0)
+
+    def test_looks_do_not_keep_step_with_a_timetable(self):
+        """10,000 steps have a look in every hundred, as often as α comes around."""
+        optimizer, _ = sample(10_000, tempering=Tempering.driven(100), dimensions=200)
+        assert optimizer._thermometers.period == 100
+        starts = {-optimizer._thermometers.phase(step, optimizer.seed) for step in range(0, 10_000, 100)}
+        assert len(starts) > 40
+        assert 0 <= min(starts) <= max(starts) <= 97
+
+    @pytest.mark.parametrize("turn", ["lost at the third", "in turns"])
+    def test_gradients_that_come_and_go_are_not_taken_for_noise(self, turn):
+        steps = 3_000
+        first, second = (nn.Parameter(torch.full((30,), 0.03, dtype=torch.float64)) for _ in range(2))
+        optimizer = CTLD([first, second], 1e-6, MOMENTUM, num_data=N, exploration_steps=steps, temperature=1e-6,
+                         tempering=Tempering.constant(), seed=0)  # fmt: skip
+        for step in range(steps):
+            phase = optimizer._thermometers.phase(step, optimizer.seed)
+            first.grad, second.grad = first.detach().clone(), second.detach().clone()
+            if turn == "lost at the third" and phase == 2:
+                second.grad = None
+            if turn == "in turns":
+                (first if step % 2 else second).grad = None
+            optimizer.step(loss=0.0)
+        heat = optimizer._thermometers.of(0).heat
+        assert heat.estimate() is None
+        assert not heat.means
 
     def test_maximize_and_weight_decay_have_their_part(self):
         """U = −(−½k x²) + ½λx²: the same Gaussian, of curvature k + λ."""
@@ -195,6 +230,60 @@ class TestAdvice:
         assert abs(optimizer.last.groups[0].kinetic.mean - 1.0) < 0.03
         assert not warned
 
+    def test_motion_is_not_called_noise(self):
+        """At lr × curvature 1 the gradient changes as if it were noisy; what is wrong is α."""
+        _, warned = sample(20_000, lr=1.0, tempering=Tempering.driven(100))
+        assert len(warned) == 1
+        assert "minibatches" not in warned[0]
+
+    def test_nothing_that_would_be_refused_is_recommended(self):
+        rms = RMSPreconditioner(adapt_steps=1000)
+        _, warned = sample(20_000, noise=adds(0.5), preconditioner=rms)
+        assert "noise_compensation" not in warned[0]
+        _, warned = sample(20_000, noise=adds(3.0), lr=1.0, noise_compensation=True)
+        assert all("baoab" not in advice and "compensation=True" not in advice for advice in warned)
+
+    def test_too_cold(self):
+        """Compensation takes the motion at large steps for noise."""
+        optimizer, warned = sample(20_000, lr=1.0, noise_compensation=True)
+        assert optimizer.last.groups[0].kinetic.mean < 0.8
+        assert len(warned) == 1
+        assert "noise_compensation=False" in warned[0]
+        assert "α" not in warned[0]
+
+    def test_an_error_comes_when_the_step_is_over(self):
+        parameter = nn.Parameter(torch.zeros(50, dtype=torch.float64))
+        control = Tempering.driven(100)
+        optimizer = CTLD([parameter], LR, MOMENTUM, num_data=N, exploration_steps=6_000, temperature=1.0, tempering=control,
+                         seed=0)  # fmt: skip
+        taken, raised = 0, 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", TemperatureWarning)
+            for _ in range(6_000):
+                parameter.grad = parameter.detach().clone()
+                try:
+                    optimizer.step(loss=0.0)
+                except TemperatureWarning:
+                    raised += 1
+                taken += 1
+                assert optimizer.state_dict()["param_groups"][0]["ctld_step"] == taken if raised else True
+        assert raised == 1
+        again = CTLD([parameter], LR, MOMENTUM, num_data=N, exploration_steps=6_000, temperature=1.0,
+                     tempering=Tempering.driven(100), seed=0)  # fmt: skip
+        again.load_state_dict(saved(optimizer.state_dict()))
+        assert again._warned_of_temperature  # and will not say it again
+
+    def test_an_automatic_temperature_is_only_logged(self, caplog):
+        generator = torch.Generator().manual_seed(0)
+        parameter = nn.Parameter(0.03 * torch.randn(50, 2, generator=generator, dtype=torch.float64))
+        optimizer = CTLD([parameter], LR, MOMENTUM, num_data=N, exploration_steps=6_000, weight_decay=1.0, seed=0,
+                         tempering=Tempering.driven(100))  # fmt: skip
+        for _ in range(6_000):
+            parameter.grad = torch.zeros_like(parameter)
+            optimizer.step(loss=0.0)
+        (advice,) = [record.message for record in caplog.records if "kinetic temperature" in record.message]
+        assert "a longer period" in advice
+
     def test_points_at_the_line_of_the_user(self):
         with pytest.warns(TemperatureWarning) as caught:
             parameter = nn.Parameter(torch.zeros(50, dtype=torch.float64))
@@ -207,9 +296,9 @@ class TestAdvice:
 
 
 class TestState:
-    @pytest.mark.parametrize("interruption", [1, 2, 50, 65, 66, 67])
+    @pytest.mark.parametrize("interruption", [1, 2, 50, 65, 66, 67, 68, 69, 70, 72, 75, 80, 85, 90, 95])
     def test_resumed_readings_are_the_uninterrupted_ones(self, interruption):
-        """16 steps from one look to the next; also in the middle of one."""
+        """Three of 32 steps are a look; also in the middle of one."""
         options = {"lr": 0.05, "momentum": 0.8, "num_data": 96, "exploration_steps": 200, "temperature": 0.1, "seed": 1}
         whole = Classification()
         optimizer = CTLD(whole.model.parameters(), **options)
@@ -237,31 +326,36 @@ class TestState:
             optimizer.step(loss=loss)
         assert equal(optimizer.state_dict(), before)
 
-    def test_parameters_that_lose_their_gradient_end_a_look(self):
-        thermometers = Thermometers(10_000)
-        thermometers.of(0).hold((3, torch.zeros(4)), first=True)
-        thermometers.of(0).hold((2, torch.zeros(4)), first=False)
-        assert len(thermometers.of(0).held) == 1
+    def test_averages_go_on_over_cycles(self):
+        problem = Classification()
+        optimizer = CTLD(problem.model.parameters(), lr=0.05, num_data=96, exploration_steps=60, cycle_steps=70,
+                         temperature=0.1, seed=1, tempering=Tempering.constant())  # fmt: skip
+        train(problem, optimizer, range(60))
+        assert optimizer.last.groups[0].kinetic is None
+        train(problem, optimizer, range(60, 180))
+        assert optimizer.last.groups[0].kinetic is not None
 
-    def test_a_cycle_begins_anew(self):
+    def test_known_in_fine_tuning_and_at_rest(self):
+        problem = Classification()
+        optimizer = CTLD(problem.model.parameters(), lr=0.05, num_data=96, exploration_steps=200, temperature=0.1, seed=1,
+                         tempering=Tempering.constant())  # fmt: skip
+        train(problem, optimizer, range(199))
+        known = optimizer.last.groups[0]
+        assert known.kinetic is not None
+        optimizer.param_groups[0]["lr"] = 0.0
+        train(problem, optimizer, range(199, 200))
+        assert optimizer.last.groups == (known,)
+        optimizer.param_groups[0]["lr"] = 0.05
+        train(problem, optimizer, range(200, 205))
+        assert optimizer.last.groups == (known,)
+
+    def test_a_copy_goes_on_by_itself(self):
         problem = Classification()
         optimizer = CTLD(
-            problem.model.parameters(),
-            lr=0.05,
-            num_data=96,
-            exploration_steps=100,
-            cycle_steps=120,
-            temperature=0.1,
-            seed=1,
-            tempering=Tempering.constant(),
+            problem.model.parameters(), lr=0.05, num_data=96, exploration_steps=200, temperature=0.1, seed=1
         )
-        train(problem, optimizer, range(100))
-        assert optimizer.last.groups[0].kinetic is not None
-        train(problem, optimizer, range(100, 121))
-        assert optimizer.last.groups == (GroupTemperatures(),)
-
-    def test_fine_tuning_has_none(self):
-        problem = Classification()
-        optimizer = CTLD(problem.model.parameters(), lr=0.05, num_data=96, exploration_steps=3, temperature=0.1, seed=1)
-        train(problem, optimizer, range(5))
-        assert optimizer.last.groups == ()
+        train(problem, optimizer, range(70))
+        twin_problem, twin = copy.deepcopy((problem, optimizer))
+        train(problem, optimizer, range(70, 150))
+        train(twin_problem, twin, range(70, 150))
+        assert equal(twin.state_dict(), optimizer.state_dict())

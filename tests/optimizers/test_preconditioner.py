@@ -42,7 +42,7 @@ def test_scales_are_learning_rates_of_elements(monkeypatch, kernel, integrator, 
     def control():
         return Tempering.calibrated(0.5, warm_up=100) if tempering == "calibrated" else Tempering.paper(0.01, steps)
 
-    first = CTLD(scaled, LR, MOMENTUM, preconditioner=RMSPreconditioner(), tempering=control(), **common)
+    first = CTLD(scaled, LR, MOMENTUM, preconditioner=RMSPreconditioner(every=1), tempering=control(), **common)
     first.freeze_preconditioner()
     for parameter, scale in zip(scaled, SCALES, strict=True):
         first.state[parameter]["scale"].fill_(scale)
@@ -184,6 +184,63 @@ def test_a_refused_step_changes_nothing():
     assert equal(saved(optimizer.state_dict()), before)
 
 
+def scales_after(steps, gradient, sizes=((500,), (500,)), **options):
+    """Of each parameter, when `gradient(step, place, shape)` are its gradients; None has none."""
+    parameters = [nn.Parameter(torch.zeros(size, dtype=torch.float64)) for size in sizes]
+    optimizer = CTLD(parameters, 1e-9, MOMENTUM, num_data=N, temperature=1e-9, exploration_steps=10_000, seed=0,
+                     tempering=Tempering.constant(), preconditioner=RMSPreconditioner(every=1, **options))  # fmt: skip
+    for step in range(steps):
+        for place, parameter in enumerate(parameters):
+            parameter.grad = gradient(step, place, parameter.shape)
+        optimizer.step(loss=0.0)
+    return [optimizer.state[parameter]["scale"] for parameter in parameters]
+
+
+def test_a_parameter_that_thaws_is_not_taken_for_a_quiet_one():
+    generator = torch.Generator().manual_seed(0)
+
+    def gradient(step, place, shape):
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return None if place == 1 and step < 100 else noise
+
+    first, second = scales_after(110, gradient)
+    assert torch.equal(second, torch.ones_like(second))  # ten gradients say nothing
+    first, second = scales_after(125, gradient)
+    assert float(first.mean()) == pytest.approx(1.0, abs=0.05)
+    assert float(second.median()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_elements_without_gradient_are_left_alone():
+    """As of an embedding, most of whose rows are not used."""
+    generator = torch.Generator().manual_seed(0)
+
+    def gradient(step, place, shape):
+        noise = torch.randn(shape, generator=generator, dtype=torch.float64)
+        noise[50:] = 0.0
+        return noise
+
+    (scale,) = scales_after(100, gradient, sizes=((1000,),))
+    assert torch.equal(scale[50:], torch.ones(950, dtype=torch.float64))
+    assert float(scale[:50].mean()) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_nan_that_was_let_in_does_not_end_it():
+    generator = torch.Generator().manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(2, 50, dtype=torch.float64))
+    rms = RMSPreconditioner(every=1)
+    optimizer = CTLD([parameter], LR, MOMENTUM, num_data=N, temperature=1.0, exploration_steps=100, seed=0,
+                     tempering=Tempering.constant(), preconditioner=rms)  # fmt: skip
+    movers = None
+    for step in range(60):
+        parameter.grad = torch.randn(2, 50, generator=generator, dtype=torch.float64)
+        if step == 5:
+            parameter.grad[0, 0] = math.nan
+        (movers,) = optimizer._movers()
+        total, count = rms.observe(movers, [parameter.grad]).tolist()
+        assert math.isfinite(total)
+    assert count == 100
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -191,6 +248,7 @@ def test_a_refused_step_changes_nothing():
         ({"every": 0}, "every"),
         ({"limit": 0.5}, "limit"),
         ({"adapt_steps": -1}, "adapt_steps"),
+        ({"adapt_steps": 190}, "adapt_steps = 190 ends before"),
     ],
 )
 def test_bad_options(options, words):
@@ -204,3 +262,7 @@ def test_what_it_does_not_go_with():
         CTLD([parameter], preconditioner=RMSPreconditioner(), noise_compensation=True, **OPTIONS)
     with pytest.raises(TypeError, match="RMSPreconditioner"):
         CTLD([parameter], preconditioner="rms", **OPTIONS)
+    with pytest.raises(ValueError, match="exploration_steps = 100 end before"):
+        CTLD([parameter], preconditioner=RMSPreconditioner(), **(OPTIONS | {"exploration_steps": 100}))
+    with pytest.raises(ValueError, match="no preconditioner to freeze"):
+        CTLD([parameter], **OPTIONS).freeze_preconditioner()

@@ -14,6 +14,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 
 import logging
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
@@ -27,7 +28,7 @@ from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
 from ctld.optimizers import drift
 from ctld.optimizers.integrators import INTEGRATORS, Settings, buffer_unit
-from ctld.optimizers.preconditioner import RMSPreconditioner, enough
+from ctld.optimizers.preconditioner import RMSPreconditioner
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.remedies import remedy
 from ctld.optimizers.sampler import Loss, Sampler
@@ -129,6 +130,11 @@ class CTLD(Sampler):
             raise TypeError(f"preconditioner = {preconditioner!r} is none; give ctld.RMSPreconditioner()")
         if preconditioner is not None and noise_compensation:
             raise ValueError("noise_compensation does not go with a preconditioner: give one of them")
+        if preconditioner is not None and 0 < self.exploration_steps <= preconditioner.first_change:
+            raise ValueError(
+                f"exploration_steps = {self.exploration_steps} end before the preconditioner has adapted, at step "
+                f"{preconditioner.first_change + 1}: explore for longer, give it a smaller `every`, or leave it out"
+            )
         self.preconditioner = preconditioner
         self._mass_updates, self._mass_frozen = 0, False
         self.integrator: str = integrator
@@ -139,6 +145,7 @@ class CTLD(Sampler):
         self._loss_variance = LossVariance()
         self._clamped = self._compensated = 0
         self._thermometers = Thermometers(self.exploration_steps)
+        self._advice: str | None = None
         self._warned_of_temperature = False
         defaults = {
             "lr": lr,
@@ -156,8 +163,6 @@ class CTLD(Sampler):
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)
         self._tempers_potential = bool(getattr(self.tempering, "tempers_potential", False))
-        # Whether something else changes before the parameters do, and a step has to be accepted or refused first.
-        self._looks_first = self._tempers_potential or preconditioner is not None
         self._settle_temperature()
         prepare = getattr(self.tempering, "prepare", None)
         if prepare is not None:
@@ -226,7 +231,11 @@ class CTLD(Sampler):
         return self._clamped / self._compensated if self._compensated else 0.0
 
     def freeze_preconditioner(self) -> None:
-        """From now on the preconditioner rests, and the law is that of the posterior again."""
+        """From now on the preconditioner rests, and the law is that of the posterior again. Under ranks, on all of them."""
+        if self.preconditioner is None:
+            raise ValueError(
+                "there is no preconditioner to freeze; give CTLD one: preconditioner=ctld.RMSPreconditioner()"
+            )
         self._mass_frozen = True
 
     # ---- Algorithm 1 ----
@@ -275,7 +284,7 @@ class CTLD(Sampler):
             # A step that one call does can look at the gradients itself, which saves another call.
             check = self.check_gradients and len(everything) == 1 and everything[0].checkable and self._ranks() == 1
             check = check and self.param_groups[0]["langevin"]  # else the momenta change their units first
-            check = check and self.integrator == "euler" and not self._looks_first
+            check = check and self.integrator == "euler" and not self._looks_first()
             verdict = self._verdict(
                 observed,
                 everything if self.check_gradients and not check else [],
@@ -285,20 +294,23 @@ class CTLD(Sampler):
         else:
             for group, movers in zip(self.param_groups, everything, strict=True):
                 self._fine_tune(group, movers)
-            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0)
+            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0, groups=self._temperatures())
         self._step_count += 1
         if self.cycle_steps is not None and self.cycle_step == 0:
             restart = getattr(self.tempering, "restart", None)
             if restart is not None:
                 restart()
-            self._thermometers.restart()
+        if exploring and not self.exploring:
+            self._thermometers.pause()
+        if self._advice is not None:
+            self._advise()
         return result
 
     def _explore(self, verdict: Sequence[float] | Tensor, everything: list[Movers], check: bool) -> None:
         """One step of exploration. What a device has found out is read once, at the end, if its kernels can refuse a step."""
         refused = None
         if isinstance(verdict, Tensor):
-            if all(movers.refusable for movers in everything) and not (self.noise_compensation or self._looks_first):
+            if all(movers.refusable for movers in everything) and not (self.noise_compensation or self._looks_first()):
                 refused = ~(verdict[0] * (self.num_data / self._temperature)).isfinite() | (verdict[1] > 0)
                 refused |= drift.apart(*verdict[2:5])
             else:
@@ -309,15 +321,14 @@ class CTLD(Sampler):
         ratio = self.tempering.temperature_ratio if move is None else move.ratio  # 1/g(α) before α moves
         readings: list[tuple[int, int, Any]] = []
         looks: list[Any] = []
-        looking, measuring = self._thermometers.phases(self._step_count)
+        phase = self._thermometers.phase(self._step_count, self.seed)
         resting = True
         for number, (group, movers) in enumerate(zip(self.param_groups, everything, strict=True)):
             if not group["explore"]:
                 self._fine_tune(group, movers, refused)
                 continue
-            if looking:
-                scales = None if self.preconditioner is None else self.state
-                looks.append(self._thermometers.look(number, group, self._source(), scales, ranks=self._ranks()))
+            if 0 <= phase <= 2:
+                looks.append(self._look(number, group))
             last_lr = group["momentum_lr"]
             sums = self._langevin_step(group, movers, ratio, move, check, refused)
             if sums is None:
@@ -326,15 +337,15 @@ class CTLD(Sampler):
             moving = float(group["lr"]) > 0
             readings.append((number, movers.numel if moving else 0, sums))
             resting = resting and not moving
-        sums_here = self._over_shards([sums for *_, sums in readings] + (looks if measuring else []))
+        sums_here = self._over_shards([sums for *_, sums in readings] + (looks if phase == 2 else []))
         if isinstance(verdict, Tensor):
             verdict, *rows = _on_host([verdict, *sums_here])
             mean_loss = self._accepted_loss(verdict)
         else:
             rows = _on_host(sums_here)
         if resting:
-            self._thermometers.taken(self._step_count)
-            self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio)
+            self._thermometers.taken(0 <= phase <= 2)
+            self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio, groups=self._temperatures())
             return
         prior = kinetic = midpoint = clamped = 0.0
         dimensions = 0
@@ -363,13 +374,29 @@ class CTLD(Sampler):
             alpha_force=alpha_force,
             groups=self._read_thermometers(readings, rows, ratio),
         )
+        self._thermometers.taken(0 <= phase <= 2)
+
+    def _look(self, number: int, group: dict[str, Any]) -> Tensor | None:
+        scales = None if self.preconditioner is None else self.state
+        return self._thermometers.look(
+            number,
+            group,
+            self._source(),
+            scales,
+            version=self._mass_updates,
+            ranks=self._ranks() if self._sharded else 1,
+        )
+
+    def _temperatures(self) -> tuple[GroupTemperatures | None, ...]:
+        """What the thermometers know by now; None for groups that have not explored."""
+        known = self._thermometers.groups
+        return tuple(known[n].temperatures if n in known else None for n in range(len(self.param_groups)))
 
     def _read_thermometers(
         self, readings: list[tuple[int, int, Any]], rows: list[Sequence[float]], ratio: float
     ) -> tuple[GroupTemperatures | None, ...]:
         """Take in the step's temperatures; what is known by now, for each group."""
         unit = self.num_data / (self._temperature * ratio)
-        found: list[GroupTemperatures | None] = [None] * len(self.param_groups)
         looks: Sequence[Sequence[float] | None] = rows[len(readings) :] or [None] * len(readings)
         for (number, moved, _), row, look in zip(readings, rows, looks, strict=False):
             thermometer, group = self._thermometers.of(number), self.param_groups[number]
@@ -379,20 +406,24 @@ class CTLD(Sampler):
                     heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
                     thermometer.read_look(unit * look[0] / look[2], heat * look[1] / look[2], ratio)
                 if fresh and not self._warned_of_temperature:
-                    self._warn_of_temperature(number, thermometer)
-            found[number] = thermometer.temperatures
-        self._thermometers.taken(self._step_count)
-        return tuple(found)
+                    self._advice = self._advice or self._remedy(number, thermometer)
+        return self._temperatures()
 
-    def _warn_of_temperature(self, number: int, thermometer: GroupThermometer) -> None:
-        advice = remedy(
+    def _remedy(self, number: int, thermometer: GroupThermometer) -> str | None:
+        euler = self.integrator == "euler"
+        return remedy(
             number,
             thermometer,
+            integrator=self.integrator,
             momentum=float(self.param_groups[number]["momentum"]),
             of_tempering=getattr(self.tempering, "remedy", None),
-            euler=self.integrator == "euler",
             compensated=self.noise_compensation,
+            can_compensate=euler and self.preconditioner is None and not self._tempers_potential,
         )
+
+    def _advise(self) -> None:
+        """Once, and when the step is over: a warning may be an error."""
+        advice, self._advice = self._advice, None
         if advice is None:
             return
         self._warned_of_temperature = True
@@ -446,18 +477,28 @@ class CTLD(Sampler):
     def _adapt_preconditioner(self, everything: list[Movers]) -> None:
         """Before a step that is sure to be taken, when it is time."""
         rms = self.preconditioner
-        if rms is None or self._mass_frozen or not rms.due(self._step_count):
+        if rms is None or not self._adapts():
+            return
+        groups = zip(self.param_groups, everything, strict=True)
+        moving = [
+            (group, movers)
+            for group, movers in groups
+            if group["explore"] and movers.parameters and float(group["lr"]) > 0
+        ]
+        if not moving:
             return
         self._mass_updates += 1
-        for group, movers in zip(self.param_groups, everything, strict=True):
-            if not group["explore"] or not movers.parameters or float(group["lr"]) == 0:
-                continue
-            sums = rms.observe(movers, self._gradients(group, movers))
-            if self._sharded:
-                sums = self._summed_over_ranks(sums.to(self._device()))
-            mean_root = enough(sums, self._mass_updates)
-            if mean_root is not None:
-                rms.adapt(movers, mean_root)
+        sums = [rms.observe(movers, self._gradients(group, movers)) for group, movers in moving]
+        for (group, movers), row in zip(moving, _on_host(self._over_shards(sums)), strict=True):
+            self._set_units(group, langevin=True, lr=float(group["lr"]))
+            rms.adapt(movers, row[0] / row[1] if row[1] else 0.0)
+
+    def _adapts(self) -> bool:
+        return self.preconditioner is not None and not self._mass_frozen and self.preconditioner.due(self._step_count)
+
+    def _looks_first(self) -> bool:
+        """Whether something else changes before the parameters do, so that a step has to be accepted or refused first."""
+        return self._tempers_potential or self._adapts()
 
     # ---- where the potential alone is tempered: α moves first, since momenta go with it ----
 
@@ -539,6 +580,8 @@ class CTLD(Sampler):
             "hamiltonian": hamiltonian,
         }
         counts = {"exploration_steps": self.exploration_steps, "cycle_steps": self.cycle_steps or 0}
+        counts |= {"mass_updates": self._mass_updates, "mass_frozen": int(self._mass_frozen)}
+        counts |= {"preconditioner": zlib.crc32(repr(self.preconditioner).encode())}
         return (
             super()._facts()
             | counts
@@ -578,6 +621,8 @@ class CTLD(Sampler):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
+        if self.integrator == "ubu" and group["explore"] and float(group["momentum"]) == 0:
+            raise ValueError('integrator="ubu" needs momentum > 0: without, motion between kicks is not free')
         if group["explore"] and group["maximize"] != self.defaults["maximize"]:
             raise ValueError(
                 f"a group that explores has maximize = {group['maximize']}, the optimizer {self.defaults['maximize']}: they "
@@ -610,6 +655,7 @@ class CTLD(Sampler):
             | {"num_data": self.num_data, "temperature": self._temperature}
             | {"clamped": self._clamped, "compensated": self._compensated}
             | {"mass_updates": self._mass_updates, "mass_frozen": self._mass_frozen}
+            | {"warned_of_temperature": self._warned_of_temperature}
             | {"thermometers": self._thermometers.state(len(self.param_groups), sharded=self._sharded)}
             | {f"loss_{key}": value for key, value in self._loss_variance.state_dict().items()}
             | {f"tempering_{key}": value for key, value in self.tempering.state_dict().items()}
@@ -628,6 +674,7 @@ class CTLD(Sampler):
         self._temperature = float(state["temperature"])
         self._clamped, self._compensated = int(state["clamped"]), int(state["compensated"])
         self._mass_updates, self._mass_frozen = int(state["mass_updates"]), bool(state["mass_frozen"])
+        self._warned_of_temperature = bool(state["warned_of_temperature"])
         self._thermometers.load(state["thermometers"])
         self._loss_variance.load_state_dict(_entries(state, "loss_"))
         self.tempering.load_state_dict(_entries(state, "tempering_"))

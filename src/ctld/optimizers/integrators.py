@@ -105,8 +105,6 @@ class Settings:
         return torch.stack(sums) if isinstance(kinetic, Tensor) else sums
 
     def _ubu(self, movers: Movers, source: Noise, *, refused: Tensor | None) -> Any:
-        if not self.momentum:
-            raise ValueError('integrator="ubu" needs momentum > 0: without, motion between kicks is not free')
         kick, motion = kick_of("ubu", self.lr, self.momentum), FreeMotion.over(self.momentum)
         scale = self.before * self.after
         first: Any = movers.advance(

@@ -1,14 +1,14 @@
 """A diagonal mass matrix from the gradients (the paper's future work), adapted slowly and then frozen.
 
-    V ← σ V + (1 − σ) ∇²,     s = mean(√V)/√V within [1/limit, limit],     mass 1/s
+    V ← mean of ∇² over the last gradients seen,     s = mean(√V)/√V within [1/limit, limit],     mass 1/s
 
 Each element moves with the learning rate lr·s: `lr` keeps its meaning for an element of average gradient, and s does not change
-with the scale of the loss. The noise is scaled along, so that while s rests the target is the same posterior. While s moves it
-is not, to the order of its change; hence slow adaptation, now and then, in which momenta keep their temperature:
-p ← p·√(s/s before). `CTLD` keeps p = √s·u = v/√lr in its buffer. Fine-tuning is SGD with momentum, without s.
+with the scale of the loss. Elements that have had no gradient have s = 1 and no share in the mean. The noise is scaled along,
+so that while s rests the target is the same posterior. While s moves it is not, to the order of its change; hence slow
+adaptation, now and then, in which momenta keep their temperature: p ← p·√(s/s before). `CTLD` keeps p = √s·u = v/√lr in its
+buffer. Fine-tuning is SGD with momentum, without s.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ctld.checks import integer, real
+from ctld.dynamics import wide_dtype
 from ctld.movers import Movers
 
 FEWEST = 20
@@ -29,7 +30,9 @@ class RMSPreconditioner:
     Parameters
     ----------
     smoothing : float
-        σ; V remembers 1/(1 − σ) of the gradients that it sees, `every` so many steps one.
+        V remembers 1/(1 − smoothing) of the gradients that it sees.
+    every : int
+        Steps from one gradient that it sees to the next.
     limit : float
         The largest ratio of an element's learning rate to `lr`, and the inverse of the smallest.
     adapt_steps : int, optional
@@ -46,41 +49,48 @@ class RMSPreconditioner:
         real("smoothing", self.smoothing, at_least=0, below=1)
         integer("every", self.every, at_least=1)
         real("limit", self.limit, at_least=1)
-        if self.adapt_steps is not None:
-            integer("adapt_steps", self.adapt_steps, at_least=0)
+        if self.adapt_steps is not None and integer("adapt_steps", self.adapt_steps, at_least=1) <= self.first_change:
+            raise ValueError(
+                f"adapt_steps = {self.adapt_steps} ends before anything was adapted, which takes {FEWEST} gradients, one in "
+                f"{self.every} steps; give more than {self.first_change}"
+            )
 
-    def initial_state(self, momentum: Tensor) -> dict[str, Tensor]:
-        return {"gradient_square": torch.zeros_like(momentum), "scale": torch.ones_like(momentum)}
+    @property
+    def first_change(self) -> int:
+        """The step before which s leaves 1."""
+        return (FEWEST - 1) * self.every
+
+    def initial_state(self, momentum: Tensor) -> dict[str, Any]:
+        zeros, ones = torch.zeros_like(momentum), torch.ones_like(momentum)
+        return {"gradient_square": zeros, "squares_seen": 0, "scale": ones}
 
     def due(self, step: int) -> bool:
         """Whether to adapt before this step."""
         return step % self.every == 0 and (self.adapt_steps is None or step < self.adapt_steps)
 
     def observe(self, movers: Movers, gradients: list[Tensor]) -> Tensor:
-        """Take in gradients, and return Σ√V and Σ1 over the elements that lie here."""
-        squares = [state["gradient_square"] for state in movers.states]
-        torch._foreach_mul_(squares, self.smoothing)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - self.smoothing)
-        sums = torch.zeros(2, dtype=torch.float64)
-        for square, weight in zip(squares, movers.weights, strict=True):
-            sums += weight * torch.tensor(
-                (float(square.sqrt().sum(dtype=torch.float64)), square.numel()), dtype=torch.float64
-            )
+        """Take in gradients. Returns Σ√V and Σ1 over the elements here that have had any; they stay on the device."""
+        device = movers.parameters[0].device
+        sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
+        for state, gradient, weight in zip(movers.states, gradients, movers.weights, strict=True):
+            seen = state["squares_seen"] = state["squares_seen"] + 1
+            square = state["gradient_square"]
+            # A plain mean at first: V is of its size from the beginning. What is not finite was let in unchecked.
+            fresh = gradient.square().nan_to_num_(nan=0.0, posinf=0.0)
+            square.lerp_(fresh, max(1.0 / seen, 1.0 - self.smoothing))
+            if seen >= FEWEST:
+                total = square.sqrt().sum(dtype=sums.dtype)
+                sums += weight * torch.stack((total, (square > 0).sum().to(sums.dtype))).to(device)
         return sums
 
     def adapt(self, movers: Movers, mean_root: float) -> None:
         """Give each element its s, and keep its momentum's temperature."""
         assert movers.momenta is not None
         for state, momentum in zip(movers.states, movers.momenta, strict=True):
-            scale: Any = state["scale"]
-            fresh = state["gradient_square"].sqrt().reciprocal_().mul_(mean_root)
-            fresh = fresh.nan_to_num_(nan=1.0, posinf=self.limit).clamp_(1.0 / self.limit, self.limit)
+            if state["squares_seen"] < FEWEST or not mean_root > 0.0:
+                continue
+            scale, square = state["scale"], state["gradient_square"]
+            fresh = square.sqrt().reciprocal_().mul_(mean_root).clamp_(1.0 / self.limit, self.limit)
+            fresh[square == 0] = 1.0
             momentum.mul_((fresh / scale).sqrt_())
             scale.copy_(fresh)
-
-
-def enough(sums: Tensor, updates: int) -> float | None:
-    """The mean root over all elements; None while it says nothing."""
-    total, count = sums.tolist()
-    mean = total / count if count else 0.0
-    return mean if updates >= FEWEST and mean > 0 and math.isfinite(mean) else None

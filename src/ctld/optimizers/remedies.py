@@ -1,5 +1,7 @@
 """What a temperature that is wrong says about the settings, and which knob to turn."""
 
+import math
+
 from ctld.optimizers.thermometers import GroupThermometer
 
 FAR = 0.1
@@ -8,45 +10,66 @@ ENOUGH = 18  # batches
 MEMORIES = 4.0  # of the kinetic energy, 1/(1 − momentum) steps, in a batch
 
 
+def kinetic_share(integrator: str, momentum: float) -> float:
+    """How much of the minibatches' heat the kinetic thermometer sees, which reads momenta before or after it has come in."""
+    if integrator == "baoab":
+        return 2.0 * (1.0 + momentum**2) / (1.0 + momentum) ** 2
+    if integrator == "ubu" and 0.0 < momentum < 1.0:
+        return 2.0 * momentum**2 * -math.log(momentum) / (1.0 - momentum**2)
+    return 1.0
+
+
 def remedy(
-    number: int, group: GroupThermometer, *, momentum: float, of_tempering: str | None, euler: bool, compensated: bool
+    number: int,
+    group: GroupThermometer,
+    *,
+    integrator: str,
+    momentum: float,
+    of_tempering: str | None,
+    compensated: bool,
+    can_compensate: bool,
 ) -> str | None:
     """What is wrong with the temperature of group `number`, and what helps; None if nothing is, as far as can be told.
 
     `of_tempering` is what helps where α moves too fast, if it can.
     """
-    kinetic, configurational = group.temperatures.kinetic, group.temperatures.configurational
-    heat = group.temperatures.minibatch_heat
+    kinetic, heat = group.temperatures.kinetic, group.temperatures.minibatch_heat
     if kinetic is None or heat is None or len(group.kinetic.settled) < ENOUGH:
         return None
-    if group.kinetic.length < MEMORIES / (1.0 - momentum):
+    if group.kinetic.length * (1.0 - momentum) < 0.999 * MEMORIES:
         return None  # batches that do not forget the one before have errors that are too small
-    excess = kinetic.mean - 1.0
+    excess, brought = kinetic.mean - 1.0, kinetic_share(integrator, momentum) * heat.mean
     if abs(excess) > FAR + CERTAIN * kinetic.standard_error:
         found = (
             f"at the lowest temperature that it visits, group {number} has a kinetic temperature of {kinetic.mean:.2f} ± "
             f"{kinetic.standard_error:.2f} times what it should be"
         )
-        if excess > 0 and heat.mean > 0.5 * excess:
-            knobs = "larger batches, a lower lr" + ("" if compensated or not euler else ", noise_compensation=True")
-            return (
-                f"{found}; the noise of the minibatches adds {heat.mean:.2f}. Remedies: {knobs}, a higher temperature"
+        if excess < 0.0:
+            cause = (
+                "too much noise was taken away for that of the minibatches" if compensated else "lr may be too large"
             )
+            return f"{found}: {cause}. Remedy: a lower lr{', or noise_compensation=False' if compensated else ''}"
+        # More than the whole excess is motion that looks like noise, at steps too large for it.
+        if 0.5 * excess < brought < 2.0 * excess:
+            knobs = "larger batches, a lower lr" + (", noise_compensation=True" if can_compensate else "")
+            return f"{found}; the noise of the minibatches adds {brought:.2f}. Remedies: {knobs}, a higher temperature"
         if of_tempering is not None:
             return (
-                f"{found}: α moves faster than the parameters follow. They explore all the same, but what they sample is not "
-                f"the posterior. To average over samples take {of_tempering}"
+                f"{found}: α moves faster than the parameters follow, or they are still on their way. They explore all the "
+                f"same, but what they sample is not the posterior. To average over samples take {of_tempering}"
             )
-        return f"{found}. Remedy: a lower lr"
+        return f"{found}: the parameters are still on their way, or lr is too large for the curvature"
+    configurational = group.temperatures.configurational
     if (
         configurational is not None
         and len(group.configurational.settled) >= ENOUGH
         and configurational.mean - 1.0 > FAR + CERTAIN * configurational.standard_error
         and group.configurational.steady  # else the parameters are still on their way
     ):
+        other = ', or integrator="baoab"' if integrator == "euler" and not compensated else ""
         return (
             f"at the lowest temperature that it visits, group {number} has a configurational temperature of "
             f"{configurational.mean:.2f} ± {configurational.standard_error:.2f} times what it should be: its parameters are "
-            "spread too far for their potential. Remedy: a lower lr" + (', or integrator="baoab"' if euler else "")
+            f"spread too far for their potential. Remedy: a lower lr{other}"
         )
     return None

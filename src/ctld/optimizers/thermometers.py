@@ -1,16 +1,18 @@
 """How hot each group of parameters is, measured while the run goes on, in units of T/g(α): 1 is right.
 
-    kinetic           N‖(u_t + u_{t−1})/2‖²/d : the momenta. Exact on a Gaussian at any stable lr; sees minibatch noise at once
+    kinetic           N‖(u_t + u_{t−1})/2‖²/d : the momenta. Exact on a Gaussian at any stable lr (UBU's is not)
     configurational   θᵀ∇U/d                  : the parameters. Sees the bias of a large step; settles as slowly as they do
-    minibatch heat    N lr σ²/(2(1 − μ))      : what the noise of the gradients, of variance σ², adds, by any integrator here
+    minibatch heat    N lr σ²/(2(1 − μ))      : what the noise of the gradients, of variance σ², adds to that of the parameters
 
 The steps at the lowest temperature count, g = 1 where there is such a one: those are the ones that are samples. For the last
-two, no more than LIMIT elements of a group are looked at, now and then, so that they cost next to nothing. σ² is from three
-gradients in a row, (∇_t − 2∇_{t−1} + ∇_{t−2})²/6, which a steady change of the gradient does not enter; of their elements a few
-random projections are held, which have the same mean square. The averages are in the state, with batch means for their bands.
+two, about LIMIT elements of a group are looked at, now and then, at moments drawn at random so that they do not keep step with
+a temperature that moves by a timetable. σ² is from three gradients in a row, (∇_t − 2∇_{t−1} + ∇_{t−2})²/6, which a steady
+change of the gradient does not enter; of their elements a few random projections are held, which have the same mean square.
+The averages are in the state, with batch means for their bands.
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +23,12 @@ from torch import Tensor
 from ctld.diagnostics.errors import Estimate
 from ctld.diagnostics.streaming import BatchMeans
 from ctld.dynamics import Noise, wide_dtype
+from ctld.noise import scalar_normal
 from ctld.sharding import block, local
 
 LIMIT = 1024
 PROJECTIONS = 4
-RAREST, MOST_OFTEN = 128, 16  # steps from one look to the next; in between, LOOKS of them fit into the exploration
+RAREST, MOST_OFTEN = 128, 32  # steps from one look to the next; in between, LOOKS of them fit into the exploration
 LOOKS = 100
 SAME = 1.0 + 1e-6  # within which ratios are one temperature
 _LOOKS_NOISE = 1 << 60  # flips a bit of the seed
@@ -46,19 +49,24 @@ class GroupThermometer:
     NUMBERS = 3 + 3 * BatchMeans.NUMBERS + 2 * PROJECTIONS
 
     def __init__(self) -> None:
-        self.kinetic, self.configurational, self.heat = BatchMeans(8), BatchMeans(2), BatchMeans(1)
+        self._begin()
         self.lowest_ratio = math.inf
         self.temperatures = GroupTemperatures()
         self.held: list[Tensor] = []
         """Projections of the gradients of the last steps, while a look is going on."""
-        self.count = 0
-        """Of how many elements."""
+        self.identity = 0
+        """Of which elements."""
+
+    def _begin(self) -> None:
+        self.kinetic, self.configurational, self.heat = BatchMeans(10), BatchMeans(2), BatchMeans(1)
 
     def read(self, kinetic: float, ratio: float) -> bool:
         """Take in the momenta of a step at 1/g = `ratio`; whether there are new averages."""
         if ratio > self.lowest_ratio * SAME:
             return False
-        self.lowest_ratio = min(ratio, self.lowest_ratio)
+        if ratio * SAME < self.lowest_ratio:
+            self._begin()  # all that was read before was at a higher temperature
+            self.lowest_ratio = ratio
         if not self.kinetic.add(kinetic):
             return False
         self._average()
@@ -71,14 +79,13 @@ class GroupThermometer:
             if not math.isnan(heat):
                 self.heat.add(heat)
 
-    def hold(self, seen: tuple[int, Tensor] | None, *, first: bool) -> None:
-        """Elements looked at, and their projections; None when a look is over."""
+    def hold(self, seen: tuple[int, Tensor] | None) -> None:
+        """Which elements were looked at, and their projections; None when a look is over."""
         if seen is None:
             self.held = []
             return
-        # Parameters may come to have no gradient while a look is going on.
-        kept = [] if first or (self.held and self.count != seen[0]) else self.held
-        self.count, self.held = seen[0], [*kept, seen[1]]
+        self.held = [*(self.held if self.identity == seen[0] else []), seen[1]]
+        self.identity = seen[0]
 
     def _average(self) -> None:
         parts = self.kinetic, self.configurational, self.heat
@@ -91,11 +98,11 @@ class GroupThermometer:
         held = [number for row in self.held for number in row.tolist()]
         unused = [0.0] * (2 * PROJECTIONS - len(held))
         means = [number for part in parts for number in part.numbers]
-        return [self.lowest_ratio, float(self.count), float(len(self.held)), *means, *held, *unused]
+        return [self.lowest_ratio, float(self.identity), float(len(self.held)), *means, *held, *unused]
 
     @numbers.setter
     def numbers(self, values: Sequence[float]) -> None:
-        self.lowest_ratio, self.count = values[0], int(values[1])
+        self.lowest_ratio, self.identity = values[0], int(values[1])
         rest = values[3:]
         for part in (self.kinetic, self.configurational, self.heat):
             part.numbers, rest = rest[: BatchMeans.NUMBERS], rest[BatchMeans.NUMBERS :]
@@ -115,6 +122,8 @@ class Thermometers:
         self.period = max(MOST_OFTEN, min(RAREST, exploration_steps // LOOKS))
         self.groups: dict[int, GroupThermometer] = {}
         self._seen: dict[int, tuple[int, Tensor]] = {}
+        self._window, self._start = -1, 0
+        self._elements: dict[int, _Elements] = {}
 
     def of(self, number: int) -> GroupThermometer:
         found = self.groups.get(number)
@@ -122,35 +131,53 @@ class Thermometers:
             found = self.groups[number] = GroupThermometer()
         return found
 
-    def phases(self, step: int) -> tuple[bool, bool]:
-        """Whether to look, and whether that completes a look."""
-        phase = step % self.period
-        return phase <= 2, phase == 2
+    def phase(self, step: int, seed: int) -> int:
+        """Of a look: 0 and 1, and 2, at which it measures; another number when there is none."""
+        window, place = divmod(step, self.period)
+        if window != self._window:
+            draw = scalar_normal(seed ^ _LOOKS_NOISE, 0, window)
+            self._window, self._start = window, int(0.5 * math.erfc(-draw / math.sqrt(2.0)) * (self.period - 2))
+        return place - self._start
 
     @torch.no_grad()
-    def look(self, number: int, group: dict[str, Any], source: Noise, scales: Any, *, ranks: int) -> Tensor | None:
-        """At a group's elements, before the step `source.step`; the sums of `_Elements.sums` when that completes it."""
-        elements = _Elements(group["params"], scales, ranks=ranks)
-        directions = Noise("three_point", source.seed ^ _LOOKS_NOISE, source.step // self.period)
-        seen = elements.projections(directions, number)
-        if not self.phases(source.step)[1]:
-            self._seen[number] = len(elements.theta), seen
-            return None
-        held, change = self.groups[number].held if number in self.groups else [], None
-        if len(held) == 2:
-            change = seen - 2.0 * held[1].to(seen) + held[0].to(seen)
-        return elements.sums(change, decay=float(group["weight_decay"]), sign=-1.0 if group["maximize"] else 1.0)
+    def look(
+        self, number: int, group: dict[str, Any], source: Noise, scales: Any, *, version: int, ranks: int
+    ) -> Tensor | None:
+        """At a group's elements, before the step `source.step`; the sums of `_Elements.sums` when that completes it.
 
-    def taken(self, step: int) -> None:
+        `version` changes when the scales do, of which all steps of a look must have the same.
+        """
+        identity = zlib.crc32(repr((version, [parameter.grad is None for parameter in group["params"]])).encode())
+        elements = self._elements.get(number)
+        if elements is None or elements.identity != identity or not elements.fits(group["params"]):
+            elements = self._elements[number] = _Elements(identity, group["params"], scales, ranks=ranks)
+        theta, gradient = elements.read()
+        directions = Noise("three_point", source.seed ^ _LOOKS_NOISE, source.step // self.period)
+        seen = elements.projections(gradient, directions, number)
+        if self.phase(source.step, source.seed) < 2:
+            self._seen[number] = identity, seen
+            return None
+        known, change = self.groups.get(number), None
+        if known is not None and len(known.held) == 2 and known.identity == identity:
+            change = seen - 2.0 * known.held[1].to(seen) + known.held[0].to(seen)
+        decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
+        return elements.sums(theta, sign * gradient + decay * theta, change)
+
+    def taken(self, looked: bool) -> None:
         """The step was taken: what was seen is held until the look is complete."""
-        if self.phases(step)[0]:
-            for number, thermometer in self.groups.items():
-                thermometer.hold(self._seen.get(number), first=step % self.period == 0)
+        if looked:
+            for number in self.groups.keys() | self._seen.keys():
+                self.of(number).hold(self._seen.get(number))
         self._seen = {}
 
-    def restart(self) -> None:
-        """With a new cycle, whose exploration does not start where the last one ended."""
-        self.groups, self._seen = {}, {}
+    def pause(self) -> None:
+        """Exploration has ended, or a new one begins: what is held is not of the step before."""
+        self._seen = {}
+        for thermometer in self.groups.values():
+            thermometer.hold(None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_elements": {}}  # they belong to the original's parameters
 
     def state(self, num_groups: int, *, sharded: bool) -> Tensor:
         """A row for each group, zeros where there is nothing. What was seen of shards is one rank's alone, and left out."""
@@ -163,7 +190,7 @@ class Thermometers:
         return state
 
     def load(self, state: Tensor) -> None:
-        self.restart()
+        self.groups, self._seen, self._elements = {}, {}, {}
         for number, row in enumerate(state.tolist()):
             if row[0]:
                 self.of(number).numbers = row
@@ -172,40 +199,58 @@ class Thermometers:
 class _Elements:
     """Some elements of a group, evenly spread, and how many each stands for."""
 
-    def __init__(self, parameters: Sequence[Tensor], scales: Any, *, ranks: int) -> None:
-        numel = sum(local(parameter).numel() for parameter in parameters)
+    def __init__(self, identity: int, parameters: Sequence[Tensor], scales: Any, *, ranks: int) -> None:
+        self.identity = identity
+        numel = sum(parameter.numel() for parameter in parameters)
         stride = 1 if numel <= LIMIT else numel // LIMIT | 1  # odd, so as not to be a multiple of a row's length
-        theta, gradients, weights, chosen_scales = [], [], [], []
+        self._places: list[tuple[Tensor, slice]] = []
+        self._addresses = [local(parameter).data_ptr() for parameter in parameters]
+        weights, chosen_scales = [], []
         for parameter in parameters:
-            here, gradient = local(parameter), local(parameter.grad)
-            if gradient is None or not here.numel():
+            here, runs = local(parameter), block(parameter)
+            # By the place in the whole parameter, so that the same elements are looked at on any number of ranks.
+            first = -runs.runs[0][0] % stride if len(runs.runs) == 1 else 0
+            count = len(range(first, here.numel(), stride))
+            if parameter.grad is None or not count:
                 continue
-            theta.append(here.reshape(-1)[::stride])
-            gradients.append(gradient.reshape(-1)[::stride])
-            share = block(parameter).shards / ranks if ranks > 1 else 1.0
-            weights += [here.numel() / len(theta[-1]) * share] * len(theta[-1])
+            places = slice(first, None, stride)
+            self._places.append((parameter, places))
+            whole = -(-parameter.numel() // stride) if len(runs.runs) == 1 else count * runs.shards
+            weights += [parameter.numel() / whole * (runs.shards / ranks if ranks > 1 else 1.0)] * count
             if scales is not None:
-                chosen_scales.append(local(scales[parameter]["scale"]).reshape(-1)[::stride])
-        self.theta, self.gradient = _joined(theta), _joined(gradients)
-        self.weights = torch.tensor(weights, dtype=self.theta.dtype, device=self.theta.device)
-        self.scales = _joined(chosen_scales) if scales is not None else None
+                chosen_scales.append(local(scales[parameter]["scale"]).reshape(-1)[places])
+        device = local(parameters[0]).device if parameters else torch.device("cpu")
+        self.weights = torch.tensor(weights, dtype=wide_dtype(device)).to(device, non_blocking=True)
+        self.total = float(sum(weights))
+        self._roots = (self.weights * _joined(chosen_scales, device) if scales is not None else self.weights).sqrt()
+        self._directions: tuple[Noise, Tensor] | None = None
 
-    def projections(self, source: Noise, number: int) -> Tensor:
-        """Of the gradient, each element multiplied by the root of what it counts."""
-        count = len(self.gradient)
-        directions = source.numbers(number, PROJECTIONS * count, like=self.gradient).view(PROJECTIONS, count)
-        counts = self.weights if self.scales is None else self.weights * self.scales
-        return directions @ (counts.sqrt() * self.gradient)
+    def fits(self, parameters: Sequence[Tensor]) -> bool:
+        """Whether the parameters are where they were."""
+        return self._addresses == [local(parameter).data_ptr() for parameter in parameters]
 
-    def sums(self, change: Tensor | None, *, decay: float, sign: float) -> Tensor:
-        """Σ w θ·∇(±loss + prior); Σ w s σ², NaN if the change is not known; Σ w; and a zero: as long as a step's sums."""
-        virial = (self.weights * self.theta * (sign * self.gradient + decay * self.theta)).sum()
+    def read(self) -> tuple[Tensor, Tensor]:
+        """θ and the gradient of the loss."""
+        theta = [local(parameter).reshape(-1)[places] for parameter, places in self._places]
+        gradients = [local(parameter.grad).reshape(-1)[places] for parameter, places in self._places]
+        return _joined(theta, self.weights.device), _joined(gradients, self.weights.device)
+
+    def projections(self, gradient: Tensor, source: Noise, number: int) -> Tensor:
+        """Of the gradient, each element multiplied by the root of what it counts; the same directions for one source."""
+        if self._directions is None or self._directions[0] != source:
+            made = source.numbers(number, PROJECTIONS * len(gradient), like=gradient)
+            self._directions = source, made.view(PROJECTIONS, len(gradient)) * self._roots
+        return self._directions[1] @ gradient
+
+    def sums(self, theta: Tensor, slope: Tensor, change: Tensor | None) -> Tensor:
+        """Σ w θ·∇U/N; Σ w s σ², NaN if the change is not known; Σ w; and a zero: as long as a step's sums."""
+        virial = (self.weights * theta * slope).sum()
         noise = torch.full_like(virial, math.nan) if change is None else change.square().mean() / 6.0
-        return torch.stack((virial, noise, self.weights.sum(), torch.zeros_like(virial)))
+        return torch.stack((virial, noise, torch.full_like(virial, self.total), torch.zeros_like(virial)))
 
 
-def _joined(pieces: Sequence[Tensor]) -> Tensor:
+def _joined(pieces: Sequence[Tensor], device: torch.device) -> Tensor:
+    dtype = wide_dtype(device)
     if not pieces:
-        return torch.zeros(0, dtype=torch.float64)
-    device = pieces[0].device
-    return torch.cat([piece.to(device) for piece in pieces]).to(wide_dtype(device))
+        return torch.zeros(0, dtype=dtype, device=device)
+    return torch.cat([piece.to(device) for piece in pieces]).to(dtype)

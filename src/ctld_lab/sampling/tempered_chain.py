@@ -42,7 +42,7 @@ def chain(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         warnings.simplefilter("always", UserWarning)
         try:
             series = explore(known, tempering, config, tell)
-        except (FloatingPointError, NonFiniteError) as error:
+        except (NonFiniteError, FloatingPointError, OverflowError) as error:
             return {"diverged": True, "reason": str(error)}
     found = measure(known, tempering, *series)
     return found | {"warnings": [str(warning.message) for warning in heard]}
