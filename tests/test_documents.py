@@ -96,3 +96,22 @@ def test_the_laptop_table_is_the_stored_one():
     for method in ("sgd", "rmsprop", "adam", "anneal_sgd", "santa", "ctld"):
         values = [found[method, variant] for found in (image, text) for variant in ("tuned", "paper")]
         assert f"| {OPTIMIZERS[method].title} | {' | '.join(values)} |" in readme
+
+
+def test_the_temperings_table_is_the_stored_one():
+    """docs/tempering.md, from results/laptop/tables: the calibrated rows, digit by digit."""
+    with (ROOT / "results" / "laptop" / "tables" / "tempering-wells.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    text = (ROOT / "docs" / "tempering.md").read_text()
+
+    def value(row, name, digits):
+        return f"{float(row[name]):.{digits}f} ± {float(row[f'{name}_error']):.{digits}f}"
+
+    found = [row for row in rows if row["tempering"] in ("calibrated", "half-the-force")]
+    assert len(found) == 5
+    for row in found:
+        title = "calibrated" if row["tempering"] == "calibrated" else "half the force on α, wrong on purpose"
+        kinetic = value(row, "kinetic_temperature", 4 if row["dimensions"] == "1000" else 3)
+        cells = [f"{int(row['dimensions']):,}", title, kinetic, value(row, "mean_square_ratio", 4)]
+        cells += [f"{float(row['largest_total_variation']):.3f}", value(row, "crossing_ratio", 0)]
+        assert f"| {' | '.join(cells)} |" in text
