@@ -30,7 +30,8 @@ class Unmeasured(Exception):
 
 def parameters_file(run: RunDirectory) -> Path:
     """Of a run that has ended well and kept them."""
-    kind = run.config().get("kind")
+    config = run.config()
+    kind = config.get("kind")
     if kind != "train":
         raise Unmeasured(f"of kind {kind}, nothing was trained")
     result = run.result()
@@ -40,8 +41,15 @@ def parameters_file(run: RunDirectory) -> Path:
         raise Unmeasured("diverged, so in no minimum")
     path = run.path / "parameters.safetensors"
     if not path.is_file():
-        raise Unmeasured(f"no parameters were kept. Final runs of sda and charrnn keep them now; {AGAIN}")
+        if not (config.get("keep_parameters") or _from_before(config)):
+            raise Unmeasured("no parameters were kept: this run was not asked to keep them")
+        raise Unmeasured(f"no parameters were kept. Final runs of sda, charrnn and ensemble keep them now; {AGAIN}")
     return path
+
+
+def _from_before(config: dict[str, Any]) -> bool:
+    """Of studies that had final runs before any were asked to keep their parameters."""
+    return config.get("study") in ("sda", "charrnn") and config.get("role") == "final"
 
 
 def measured(run: RunDirectory, settings: Settings) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """The study `ensemble`: equal gradients and trials, no test data in a trial, members that survive a kill, its protocol."""
 
 import itertools
+import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,14 @@ import torch
 import ctld
 from ctld_lab import data, jobs, studies, tuning, workloads
 from ctld_lab.checkpoints import load_checkpoint
+from ctld_lab.commands import Refusal
 from ctld_lab.commands.request import Order, build
 from ctld_lab.control import Control
-from ctld_lab.records import RunDirectory, StudyDirectory, write_json
+from ctld_lab.members import Members
+from ctld_lab.records import RunDirectory, StudyDirectory, read_json, write_json
+from ctld_lab.report import ensemble as section
+from ctld_lab.report.provenance import provenance
+from ctld_lab.report.reading import read_study
 from ctld_lab.studies import ensemble
 from ctld_lab.studies.ensemble_methods import METHODS
 
@@ -84,6 +91,30 @@ def test_every_method_takes_the_same_number_of_gradients(method, tmp_path, monke
     # What is kept for whoever looks at the model is the last member.
     kept = load_checkpoint(tmp_path / "parameters.safetensors")
     assert all(torch.equal(kept[name], tensor) for name, tensor in judged[-1][-1].items())
+
+
+def test_the_training_nll_is_that_of_the_model_that_was_kept(tmp_path):
+    """Of SWA the averaged one, on which training never stood."""
+    settings = config("digits5k", "swa", lr=0.3)
+    execute(tmp_path, settings)
+    workload = workloads.build(settings)
+    workload.model.load_state_dict(load_checkpoint(tmp_path / "parameters.safetensors"))
+    run = RunDirectory(tmp_path)
+    assert run.result()["train"] == pytest.approx(workload.evaluate(thorough=True)["train"])
+    assert run.result()["test"]["last_nll"] == pytest.approx(workload.evaluate(thorough=True)["test"]["nll"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_averaged_weights_are_the_mean(dtype):
+    model = torch.nn.Linear(3, 2).to(dtype)
+    members, seen = Members({"steps": [1, 2, 3], "average": True}), []
+    for step in range(1, 5):
+        with torch.no_grad():
+            model.weight.normal_(generator=torch.Generator().manual_seed(step))
+        members.update(step, model)
+        seen.append(model.weight.detach().clone())
+    (found,) = members.states(model)
+    torch.testing.assert_close(found["weight"], torch.stack(seen[:3]).mean(0))
 
 
 @pytest.mark.parametrize("scale", ensemble.STUDY.scales)
@@ -210,6 +241,14 @@ def test_a_text_that_is_missing_is_told_before_any_run(tmp_path, monkeypatch):
     assert build(Order("ensemble", "smoke"), ensemble.STUDY).data["name"] == "digits"
 
 
+def test_too_few_images_are_refused_before_any_run(monkeypatch):
+    monkeypatch.setattr("ctld_lab.commands.request._see", lambda name: None)
+    with pytest.raises(
+        Refusal, match=r"digits has 4,000 images to train on, .* laptop of the study ensemble takes 10,000"
+    ):
+        build(Order("ensemble", "laptop", data="digits"), ensemble.STUDY)
+
+
 # ---- interrupted ----
 
 
@@ -232,7 +271,15 @@ class StopAt(Control):
 
 @pytest.mark.parametrize(
     ("workload", "method"),
-    [("digits5k", "cycles_paper"), ("digits5k", "swa"), ("digits5k", "deep"), ("text", "deep"), ("text", "csghmc")],
+    [
+        ("digits5k", "cycles_paper"),
+        ("digits5k", "cycles_calibrated"),
+        ("digits5k", "cycles_driven"),
+        ("digits5k", "swa"),
+        ("digits5k", "deep"),
+        ("text", "deep"),
+        ("text", "csghmc"),
+    ],
 )
 def test_interrupted_it_keeps_the_same_members_to_the_bit(workload, method, tmp_path, judged):
     settings = config(workload, method)
@@ -336,7 +383,7 @@ def test_the_protocol_says_what_the_laptop_scale_does():
 def write_study(path, shifts, *, seeds=5):
     """Made-up results: nll 0.15 and the method's shift on each workload, and what seeds share."""
     study = StudyDirectory(path)
-    settings = {"workloads": {"digits5k": {}, "text": {}}}
+    settings = {"workloads": {"digits5k": {}, "text": {"text": "enwik8"}}}
     study.prepare(
         {
             "study": "ensemble", "scale": "laptop", "title": "Cycles", "figure": "", "methods": list(METHODS),
@@ -361,7 +408,7 @@ def write_study(path, shifts, *, seeds=5):
     ):
         for heat in (0.01, 0.1, 1.0) if level else (None,):
             noise = 1e-4 * generator.standard_normal()
-            nll = 0.155 + 0.01 * seed + (level * 0.1 * (np.log10(heat) + 1.5) ** 2 - 0.03 if heat else 0.0) + noise
+            nll = 0.155 + 0.01 * seed + (level * 0.1 * (np.log10(heat) + 1.4) ** 2 - 0.04 if heat else 0.0) + noise
             point = {"point": {"T": heat}} if heat else {}
             write(f"curve-{method}-{heat}-seed{seed}", seed, method, "curve", nll, **point)
     record = {
@@ -374,9 +421,6 @@ def write_study(path, shifts, *, seeds=5):
 
 
 def content(path):
-    from ctld_lab.report import ensemble as section
-    from ctld_lab.report.reading import read_study
-
     return section.content(read_study(path))
 
 
@@ -410,7 +454,7 @@ def test_the_answer_is_made_of_the_records(shift, answer, noise, tmp_path):
 def test_the_curve_says_where_a_temperature_is_not_worse_than_none(tmp_path):
     found = content(write_study(tmp_path, {"digits5k": {}}))
     (words,) = [text for text in found.summary if text.startswith("Does T have to be tuned?")]
-    assert "cycles (driven): lowest at T = 0.01" in words or "cycles (driven): lowest at T = 0.1" in words
+    assert "cycles (driven): lowest at T = 0.1, 0.151 ± 0.020;" in words.replace("\u00a0", " ")
     assert "not worse than T = 0 at 2 of 3 temperatures (0.01, 0.1)" in words
     assert "cycles (driven) against the constant temperature: lower at 0.01, 0.1, 1" in words
     assert [plot.name for plot in found.plots] == ["temperature-curve"]
@@ -418,6 +462,81 @@ def test_the_curve_says_where_a_temperature_is_not_worse_than_none(tmp_path):
     assert any("SGD-M (highest lr)" in note for note in table.notes)
     (table,) = [table for table in found.tables if table.name == "differences"]
     assert len(table.rows) == 2 * 7
+
+
+def change(path, names, *, nll=None, metrics=None):
+    """Other results of some runs; `nll` is a function of the seed."""
+    for run in StudyDirectory(path).runs():
+        if re.fullmatch(names, run.name):
+            result = run.result()
+            if nll is not None:
+                result["test"]["nll"] = nll(run.config()["seed"])
+            run.write("result.json", result)
+            if metrics is not None:
+                (run.path / "metrics.jsonl").write_text(json.dumps(metrics) + "\n")
+
+
+def test_seeds_that_differ_too_much_show_no_tie(tmp_path):
+    path = write_study(tmp_path, {"digits5k": {}})
+    change(path, "curve-cycles_driven-0.1-seed.", nll=lambda seed: 20.0 if seed == 2 else 0.1)
+    change(path, "digits5k-cycles_driven-seed.", nll=lambda seed: 20.0 if seed == 2 else 0.1)
+    found = content(path)
+    (words,) = [text for text in found.summary if text.startswith("Does T have to be tuned?")]
+    assert "not worse than T = 0 at 1 of 3 temperatures (0.01); unclear, since seeds differ too much, at 0.1." in words
+    assert "cycles (driven) against the constant temperature: lower at 0.01, 1 and unclear at 0.1" in words
+    assert "seeds differ too much to tell on 5,000 digits" in found.summary[0]
+    (table,) = [table for table in found.tables if table.name == "differences"]
+    assert [row[3].text for row in table.rows][:3] == ["unclear", "unclear", "tie"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "before"), [("digits5k", {"test": {"nll": 2.3}}), ("text", {"test": {"nats": 2.3, "bits": 3.3}})]
+)
+def test_an_nll_ten_times_that_of_before_training_has_diverged(workload, before, tmp_path):
+    path = write_study(tmp_path, {"digits5k": {}, "text": {}})
+    change(path, f"{workload}-sgd-seed3", nll=lambda seed: 24.0, metrics={"step": 0} | before)
+    change(path, f"{workload}-adam-seed3", nll=lambda seed: 22.0, metrics={"step": 0} | before)
+    diverged = {run.name for run in read_study(path).runs if run.diverged}
+    assert diverged == {f"{workload}-sgd-seed3"}
+    assert any("SGD-M diverged in 1 of 5 seeds." in words for words in content(path).summary)
+
+
+def test_a_method_without_runs_on_a_workload_is_in_its_table(tmp_path):
+    path = write_study(tmp_path, {"digits5k": {}, "text": {}})
+    for run in StudyDirectory(path).runs():
+        if re.fullmatch("text-(adam|cycles_cold)-seed.", run.name):
+            shutil.rmtree(run.path)
+    found = content(path)
+    (words,) = [text for text in found.summary if text.startswith("char-LSTM: ")]
+    assert "cycles (T = 0) and Adam have no finished run." in words
+    assert "Of cycles, driven − constant is" in words  # known without the comparison with T = 0
+    (table,) = [table for table in found.tables if table.name == "final-text"]
+    assert {row[0].text: row[2].text for row in table.rows}["Adam"] == "0 of 5 seeds"
+    assert [row[0].text for row in table.rows] == [method.title for method in METHODS.values()]
+    assert any("the same text in the same order" in note for note in table.notes)
+    (table,) = [table for table in found.tables if table.name == "final-digits5k"]
+    assert not any("the same text in the same order" in note for note in table.notes)
+
+
+def test_the_searches_of_many_workloads_are_no_methods(tmp_path):
+    path = write_study(tmp_path, {"digits5k": {}})
+    record = read_json(path / "tuning" / "digits5k-sgd.json")
+    for workload, method in itertools.product(("digits5k", "digits60k", "text"), METHODS):
+        write_json(path / "tuning" / f"{workload}-{method}.json", record)
+    found = provenance(read_study(path))
+    assert "3 trials for each of 36 searches, one for each method and workload." in found.tuning_words
+    assert "More than 24 searches make no figure" in found.tuning_words
+    assert found.tuning_plot is None
+
+
+def test_all_data_are_named(tmp_path):
+    path = write_study(tmp_path, {"digits5k": {}})
+    for place, name in enumerate(("mnist", "enwik8", "mnist")):
+        StudyDirectory(path).run(f"x{place}").prepare(
+            {"kind": "train", "seed": 0, "data": {"name": name, "sha256": "ab"}}
+        )
+    facts = provenance(read_study(path)).facts
+    assert [value for key, value in facts if key == "Data"] == ["mnist, SHA-256 ab…", "enwik8, SHA-256 ab…"]
 
 
 def test_one_seed_answers_nothing(tmp_path):

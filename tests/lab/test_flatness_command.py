@@ -268,6 +268,21 @@ def test_an_older_study_is_told_what_to_do(study, ctld):
     assert "failed  sgd-tuned-seed0: no parameters were kept" in out
 
 
+def test_a_run_that_was_not_asked_to_keep_parameters_is_given_no_remedy(study, ctld):
+    """As those of a curve: run again, they would keep none either."""
+    run = study.run("sgd-tuned-seed0")
+    (run.path / "parameters.safetensors").unlink()
+    config = run.config()
+    del config["keep_parameters"]
+    write_json(run.path / "config.json", config | {"study": "ensemble"})
+    code, out, _ = ctld(f"flatness study/runs/sgd-tuned-seed0 {FEW}")
+    assert code == 1
+    assert "failed  sgd-tuned-seed0: no parameters were kept: this run was not asked to keep them" in out
+    assert "give the study's command again" not in out
+    write_json(run.path / "config.json", config)  # of a study whose final runs keep them now
+    assert "give the study's command again" in ctld(f"flatness study/runs/sgd-tuned-seed0 {FEW}")[1]
+
+
 def test_one_that_cannot_be_measured_does_not_stop_the_others(study, ctld):
     write_json(study.run("ctld-tuned-seed0").path / "result.json", {"diverged": True})
     (study.run("ctld-tuned-seed1").path / "result.json").unlink()
@@ -368,6 +383,7 @@ def test_nothing_is_written_through_a_link(study, ctld, tmp_path):
     ("line", "words"),
     [
         ("nowhere", "neither a run"),
+        ("study/runs/tune-sgd-00", "study/runs/tune-sgd-00 is a run of role 'tuning'"),
         ("study --examples 0", "--examples 0: at least 1"),
         ("study --iterations 2", "--iterations 2: at least 3"),
         ("study --probes 1", "--probes 1: at least 2"),

@@ -170,6 +170,57 @@ def test_a_run_that_judged_several_models_is_taken_by_its_last(study):
     assert groups["ctld"].by_seed(TEST)[1] == test_loss(study.run("ctld-tuned-seed1"))
 
 
+def configure(study, chosen, **changes):
+    for run in study.runs():
+        config = run.config()
+        if config["method"] == chosen:
+            write_json(run.path / "config.json", config | changes)
+
+
+def test_a_constant_temperature_is_not_counted_as_tempering(study):
+    """Where a study calls CTLD otherwise, all that are made with it are asked; not its controls."""
+    measure(study, by_method({"adam": 2.0, "santa": 4.0, "rmsprop": 4.0}))
+    options = {"lr": 0.1, "temperature": 0.01}
+    configure(study, "adam", algorithm="ctld", optimizer=options | {"tempering": {"kind": "driven"}})
+    configure(study, "santa", algorithm="ctld", optimizer=options | {"tempering": {"kind": "constant", "ratio": 2.1}})
+    configure(study, "rmsprop", algorithm="ctld", optimizer=options | {"temperature": 0})
+    configure(study, "ctld", method="other", algorithm="sgd")
+    text = summary([read(study)[0]])
+    assert "CTLD ends in flatter minima than SGD-M: of 4 readings, 4 agree." in text[0]
+    assert "weight decay" not in text[0]
+    assert text[1].count("ends in flatter minima") == 1
+
+
+def test_another_weight_decay_is_told_beside_the_count(study):
+    measure(study, by_method({"ctld": 2.0}))
+    configure(study, "ctld", optimizer={"lr": 0.1, "weight_decay": 1e-3})
+    assert "4 agree. In Character-level LSTM SGD-M has another weight decay than CTLD" in summary([read(study)[0]])[0]
+
+
+@pytest.mark.parametrize("other", ["what", "network", "nothing"])
+def test_different_networks_are_not_correlated_together(tmp_path, other):
+    study = sample.write_charrnn(tmp_path / "charrnn")
+    measure(study, by_method({"ctld": 2.0}))
+    for run in study.runs():
+        config = run.config()
+        if config["variant"] == "paper":
+            if other == "what":
+                run.write("flatness.json", record(3.0) | {"what": "mean cross-entropy of 1,000 training images"})
+            if other == "network":
+                write_json(run.path / "config.json", config | {"workload": {"name": "char_lstm", "hidden": 9}})
+    (table,) = [table for table in content([read(study)[0]]).tables if table.name.endswith("correlations")]
+    expected = {"tuned", "paper"} | ({"all together"} if other == "nothing" else set())
+    assert {row[1].text for row in table.rows} == expected
+
+
+def test_the_last_of_several_models_is_said_to_be_that(study):
+    measure(study, by_method({}))
+    assert not any("the last one alone" in note for note in content([read(study)[0]]).tables[0].notes)
+    run = study.run("ctld-tuned-seed0")
+    run.write("result.json", run.result() | {"members": 6})
+    assert any("the last one alone" in note for note in content([read(study)[0]]).tables[0].notes)
+
+
 # ---- rank correlation ----
 
 

@@ -17,7 +17,7 @@ from ctld_lab.report.curves import mean_curves
 from ctld_lab.report.plots import render
 from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, spread, t_quantile
+from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, spread, t_quantile, word
 from ctld_lab.report.tables import compare, final_table, unlike
 from ctld_lab.report.wording import listed, shortened, show, show_estimate, show_range, show_seconds, show_setting
 
@@ -68,6 +68,24 @@ def test_no_claims_with_one_seed_and_none_for_what_diverged():
     assert set(marks({"a": {0: 1.0}, "b": {0: 2.0}}).values()) == {""}
     found = marks({"a": {0: 1.0, 1: 1.1}, "b": {0: 0.1, 1: math.nan}, "c": {0: 2.0, 1: 2.1}, "d": {0: 0.5}})
     assert found == {"a": "best", "b": "", "c": "", "d": "too few seeds"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (-0.3, -0.1, "lower"),
+        (0.1, 0.3, "higher"),
+        (-0.4, 0.5, "tie"),
+        (-0.4, 0.7, "unclear"),
+        (0.1, 9.0, "higher"),
+        (None, None, ""),
+    ],
+)
+def test_one_rule_for_all_differences(low, high, said):
+    """Unclear is what holds zero and reaches further than half of what it is compared with, here 1."""
+    mean = 0.2 if low is None else 0.5 * (low + high)
+    assert word(Estimate(mean, low, high, 5), 1.0) == word(Estimate(mean, low, high, 5), -1.0) == said
+    assert word(Estimate(mean, low, high, 5)) == said.replace("unclear", "tie")
 
 
 def test_spread_tells_an_effect_from_chance():

@@ -2,6 +2,8 @@
 
 import math
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report import build, tempering_targets, temperings
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.tempering_records import Found, together
+from ctld_lab.report.tempering_records import Found, groups, together
+from ctld_lab.report.tempering_verdicts import kinetic_verdict
 from ctld_lab.sampling import targets_tempered, tempered_chain
 from ctld_lab.sampling.many import Chains, coldest
 from ctld_lab.sampling.tempered_chain import HalfTheForce, build_tempering, crossing_rate
@@ -164,6 +167,15 @@ def test_a_chain_that_diverges_says_so(monkeypatch):
     assert tempered_chain.chain(config, lambda step: None) == {"diverged": True, "reason": "too far"}
 
 
+def test_a_chain_that_falls_down_the_funnel_has_diverged(monkeypatch):
+    known = replace(targets_tempered.build("funnel", 0), start=np.array([-800.0, 0.0, 0.0]))  # e^800 overflows
+    monkeypatch.setattr(tempered_chain, "build", lambda name, dimensions: known)
+    config = {"target": "funnel", "tempering": "constant", "steps": 100, "integrator": "baoab", "seed": 0}
+    found = tempered_chain.chain(config, lambda step: None)
+    assert found["diverged"] is True
+    assert found["reason"]
+
+
 # ---- runs ----
 
 
@@ -236,10 +248,10 @@ def test_seeds_of_long_runs_are_fewer(tmp_path):
 # ---- the report, on made-up numbers ----
 
 
-def chain_result(*, kinetic=1.0, square=0.9645, rate=500.0, variation=0.02, trips=50, **more):
+def chain_result(*, kinetic=1.0, error=0.004, square=0.9645, rate=500.0, variation=0.02, trips=50, **more):
     return {
         "means": {
-            "kinetic temperature": {"mean": kinetic, "error": 0.004, "expected": 1.0},
+            "kinetic temperature": {"mean": kinetic, "error": error, "expected": 1.0},
             "configurational temperature": {"mean": 1.0, "error": 0.004, "expected": 1.0},
             "x²": {"mean": square, "error": 0.0004, "expected": 0.9645},
         },
@@ -248,7 +260,7 @@ def chain_result(*, kinetic=1.0, square=0.9645, rate=500.0, variation=0.02, trip
     }  # fmt: skip
 
 
-def write_study(path, *, twin=1.25, seeds=2, **calibrated):
+def write_study(path, *, twin=1.25, twin_error=0.004, seeds=2, **calibrated):
     study = describe(path, "tempering", seeds=list(range(seeds)))
     common = {"kind": "tempering", "study": "tempering", "scale": "laptop"}
 
@@ -264,7 +276,7 @@ def write_study(path, *, twin=1.25, seeds=2, **calibrated):
             )
             chain("paper", dimensions, seed, chain_result(kinetic=1.5, square=0.94, rate=130.0))
             chain("driven", dimensions, seed, chain_result(kinetic=1.1), period=1000)
-        chain("half-the-force", 1, seed, chain_result(kinetic=twin), depth=0.85)
+        chain("half-the-force", 1, seed, chain_result(kinetic=twin, error=twin_error), depth=0.85)
     rate = {"crossing_rate": {"mean": 3.2, "error": 0.1}, "seconds": 1.0}
     write_run(study, "rate", {**common, "variant": "rate", "seed": 0, "steps": 100}, result=rate)
     return study
@@ -292,10 +304,10 @@ def test_what_holds_is_said_to_hold(tmp_path):
     [
         ({"square": 0.9645 * 1.011}, r"of exact: does not hold at d = 1,000 \(\+1.10 ± 0.03 %\), holds at d = 1\."),
         ({"square": 0.9645 * 0.989}, r"of exact: does not hold at d = 1,000 \(−1.10 ± 0.03 %\)"),
-        ({"kinetic": 1.021}, r"standard errors\): does not hold at d = 1,000 \(\+2.10 ± 0.28 %\)"),
+        ({"kinetic": 1.026}, r"standard errors\): does not hold at d = 1,000 \(\+2.60 ± 0.28 %\)"),
         ({"variation": 0.11}, r"0.10 in each run: does not hold at d = 1,000 \(0.11\)"),
         ({"trips": 19}, r"half-trips in each run: does not hold at d = 1,000 \(19\)"),
-        ({"rate": 310.0}, r"does not hold at d = 1,000 \(96.9 ± 5.4\)"),
+        ({"rate": 280.0}, r"does not hold at d = 1,000 \(87.5 ± 5.2\)"),
     ],
 )
 def test_what_does_not_hold_is_said(tmp_path, wrong, words):
@@ -305,10 +317,73 @@ def test_what_does_not_hold_is_said(tmp_path, wrong, words):
     assert re.search(words, sentence)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        # Within the limit, but not by one standard error; beyond it, but not by two; and with no error at all.
+        ({"square": 0.9645 * 1.0098}, r"of exact: is undecided at d = 1,000 \(\+0.98 ± 0.03 %\), holds at d = 1\."),
+        ({"kinetic": 1.025}, r"standard errors\): is undecided at d = 1,000 \(\+2.50 ± 0.28 %\), holds at d = 1\."),
+        ({"rate": 310.0}, r"is undecided at d = 1,000 \(96.9 ± 5.4\)"),
+        ({"rate": 330.0}, r"is undecided at d = 1,000 \(103.1 ± 5.5\)"),
+        ({"error": math.nan}, r"standard errors\): is undecided at d = 1,000 \(\+0.00 %\)"),
+        ({"variation": math.nan}, r"0.10 in each run: is undecided at d = 1,000 \(–\)"),
+    ],
+)
+def test_what_is_undecided_is_said(tmp_path, wrong, words):
+    text = summary(tmp_path, **wrong)
+    assert "does not hold" not in text
+    assert text.count("is undecided") == 1
+    assert re.search(words, text)
+
+
+def test_in_one_dimension_two_standard_errors_more_are_allowed_if_they_are_small(tmp_path):
+    def group(name, **options):
+        study = describe(tmp_path / name, "tempering", seeds=[0])
+        config = {"kind": "tempering", "variant": "chain", "target": "double-well", "tempering": "calibrated"}
+        write_run(study, "one", {**config, "dimensions": 1, "seed": 0}, result=chain_result(**options))
+        (found,) = groups(read_study(study))
+        return found
+
+    outcomes = [
+        kinetic_verdict(group(str(place), kinetic=kinetic, error=error)).outcome
+        for place, (kinetic, error) in enumerate(
+            [(1.027, 0.004), (1.029, 0.004), (1.0, 0.019), (1.0, 0.021), (1.2, 0.05), (1.2, math.nan)]
+        )
+    ]
+    assert outcomes == ["holds", "does not hold", "holds", "is undecided", "does not hold", "is undecided"]
+
+
+def test_a_tempering_that_diverged_does_not_hold(tmp_path):
+    study = write_study(tmp_path, seeds=3)
+    for seed in (0, 2):
+        study.run(f"calibrated-0.85-1000-{seed}").write("result.json", {"diverged": True, "reason": "too far"})
+    study.run("driven-1000-1-1").write("result.json", {"diverged": True, "reason": "too far"})
+    text = " ".join(temperings.content(read_study(study)).summary).replace("\u00a0", " ")
+    assert text.count("does not hold at d = 1,000 (diverged in 2 of 3 runs), holds at d = 1") == 5
+    assert "Driven, 1,000 steps: diverged in 1 of 3 runs at d = 1." in text
+
+
+def test_runs_that_failed_are_named(tmp_path):
+    study = write_study(tmp_path)
+    for name in ("calibrated-0.85-1000-0", "rate"):
+        (study.run(name).path / "result.json").unlink()
+        study.run(name).write("failure.json", {"error": "OSError: no space"})
+    text = " ".join(temperings.content(read_study(study)).summary).replace("\u00a0", " ")
+    assert "Failed, and in none of these numbers: calibrated-0.85-1000-0 and rate." in text
+    assert (
+        "At least 100 times the crossings without tempering: cannot be told, since the run that counts those failed."
+        in text
+    )
+    shutil.rmtree(study.run("rate").path)
+    text = " ".join(temperings.content(read_study(study)).summary)
+    assert "cannot be told, since the run that counts those is missing." in text
+
+
 def test_a_twin_that_passes_is_said_to_pass(tmp_path):
     # 2 % and two standard errors of 0.004/√2 each.
     assert "fails, as it must" in summary(tmp_path / "found", twin=1.026)
     assert "is not found out" in summary(tmp_path / "lost", twin=1.025)
+    assert "is not found out" in summary(tmp_path / "unknown", twin=1.25, twin_error=math.nan)
 
 
 def test_tables_have_the_numbers_and_their_errors(tmp_path):
@@ -346,7 +421,7 @@ def test_means_over_runs():
 # ---- other targets ----
 
 
-def write_targets(path, *, square=0.68, prediction=1.0, shares=(0.5, 0.5)):
+def write_targets(path, *, square=0.68, error=0.01, prediction=1.0, shares=(0.5, 0.5), share_error=0.02):
     study = describe(path, "tempering", seeds=[0])
     common = {
         "kind": "tempering",
@@ -357,8 +432,8 @@ def write_targets(path, *, square=0.68, prediction=1.0, shares=(0.5, 0.5)):
         "depth": 0.85,
     }
     result = {
-        "means": {"x²": {"mean": square, "error": 0.01, "expected": 0.68}},
-        "shares": [{"mean": share, "error": 0.02, "expected": 0.5} for share in shares],
+        "means": {"x²": {"mean": square, "error": error, "expected": 0.68}},
+        "shares": [{"mean": share, "error": share_error, "expected": 0.5} for share in shares],
         "crossing_rate": {"mean": 900.0, "error": 30.0}, "crossings": 900, "half_trips": 40,
     }  # fmt: skip
     write_run(study, "nine", {**common, "target": "nine-modes"}, result=result)
@@ -395,6 +470,43 @@ def test_targets_that_do_not_agree(tmp_path, wrong, words):
     (text,) = temperings.content(read_study(write_targets(tmp_path, **wrong))).summary
     assert words in text.replace("\u00a0", " ")
     assert text.count("off") == 1
+
+
+@pytest.mark.parametrize(
+    ("unknown", "words"),
+    [
+        (
+            {"square": 0.9, "error": math.nan},
+            "1 average agree within three standard errors; 1 average cannot be judged;",
+        ),
+        ({"square": math.nan}, "1 average agree within three standard errors; 1 average cannot be judged;"),
+        (
+            {"shares": (0.9, 0.1), "share_error": math.nan},
+            "1 average agree within three standard errors; 1 average cannot be",
+        ),
+        (
+            {"error": math.nan, "share_error": math.nan},
+            "measured, with nothing to compare; 2 averages cannot be judged.",
+        ),
+        (
+            {"square": 0.9, "share_error": math.nan},
+            "of 1 average, 1 is off: ⟨x²⟩ 0.900 ± 0.010 (right: 0.6800); 1 average",
+        ),
+    ],
+)
+def test_an_unknown_error_is_no_agreement(tmp_path, unknown, words):
+    found = temperings.content(read_study(write_targets(tmp_path, **unknown)))
+    assert f"Nine modes, calibrated tempering: {words}" in found.summary[0].replace("\u00a0", " ")
+    marks = [cell.mark for row in found.tables[0].rows for cell in row if cell.mark]
+    assert marks == (["not judged"] if math.isnan(unknown.get("error", 0)) else ["off"] if "off" in words else [])
+
+
+def test_a_target_on_which_a_chain_diverged_is_told(tmp_path):
+    study = write_targets(tmp_path)
+    study.run("nine").write("result.json", {"diverged": True, "reason": "too far"})
+    (text,) = temperings.content(read_study(study)).summary
+    assert "Nine modes, calibrated tempering: diverged in 1 of 1 run." in text
+    assert "Bayesian network, calibrated tempering: 1 average agree" in text
 
 
 def test_a_mode_that_was_never_left_is_off():

@@ -101,6 +101,11 @@ def find_runs(paths: Iterable[Path]) -> list[tuple[RunDirectory, bool]]:
     found: dict[Path, tuple[RunDirectory, bool]] = {}
     for path in paths:
         if (path / "config.json").exists():
+            role = read_run(RunDirectory(path)).config.get("role", "final")
+            if role != "final":
+                raise Refusal(
+                    f"{path} is a run of role {str(role)[:40]!r}, not a final one: it is no result, and is not measured"
+                )
             found[path.resolve()] = RunDirectory(path), True
             continue
         studies = find_studies(path) if path.is_dir() else []

@@ -167,7 +167,8 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
             table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), row.metric, *cells)
     if not differing:
         table.caption = (
-            "lower, higher, tie: against (1) over the seeds that both have, at 95 %; ?: fewer than two such seeds"
+            "lower, higher, tie: against (1) over the seeds that both have, at 95 %; unclear: a tie with an interval wider "
+            "than half of (1); ?: fewer than two such seeds"
         )
     console.print(table)
     if differing:

@@ -69,7 +69,11 @@ def build(order: Order, study: Study) -> Request:
     use_data_dir(order.data_dir)
     for name in study.also_reads(settings):
         _see(name)
-    return Request(order.scale, methods, seeds, find_data(order, study, settings.get("data")), settings)
+    request = Request(order.scale, methods, seeds, find_data(order, study, settings.get("data")), settings)
+    reason = study.refuses(request)
+    if reason:
+        raise Refusal(reason)
+    return request
 
 
 def parse_seeds(text: str) -> list[int]:

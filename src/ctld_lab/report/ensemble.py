@@ -4,18 +4,17 @@ from collections.abc import Sequence
 
 from ctld_lab.records import number
 from ctld_lab.report import ensemble_curve
+from ctld_lab.report.ensemble_curve import COLD, CONSTANT, CURVE, NLL
 from ctld_lab.report.ranking import verdict
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table, marks_note, value_cell
-from ctld_lab.report.statistics import Estimate, paired_difference
+from ctld_lab.report.statistics import Estimate, paired_difference, word
 from ctld_lab.report.tables import Row, as_csv, final_table, rows_as_csv
 from ctld_lab.report.wording import counted, listed, show, show_estimate
 
-CURVE = "curve"
-DRIVEN, CONSTANT, COLD = "cycles_driven", "cycles_constant", "cycles_cold"
+DRIVEN = "cycles_driven"
 PRIMARY = ((DRIVEN, CONSTANT), (DRIVEN, COLD), (CONSTANT, COLD))
 SECONDARY = (("cycles_paper", CONSTANT), ("cycles_calibrated", CONSTANT), (CONSTANT, "sgd"), (COLD, "snapshot"))
-NLL = "test nll"
 JUDGED = {NLL: "Test nll", "test error": "Error, %", "test ece": "ECE, %", "test brier": "Brier score"}
 BESIDE = {
     "test last_nll": "Nll of the last member alone",
@@ -25,9 +24,9 @@ BESIDE = {
 
 
 def content(study: StudyRecord) -> Content:
-    rows = [row for row in final_table(study) if row.done or row.variant != CURVE]
+    rows = [row for row in final_table(study) if row.done or row.failed or row.variant != CURVE]
     found = Content()
-    by_workload = {name: {row.method: row for row in rows if row.variant == name} for name in _workloads(study, rows)}
+    by_workload = {name: _of_method(study, rows, name) for name in _workloads(study, rows)}
     found.summary.append(_answer(study, by_workload))
     for name, of_method in by_workload.items():
         competing = list(of_method.values())
@@ -46,6 +45,16 @@ def _workloads(study: StudyRecord, rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys([*map(str, asked), *(row.variant for row in rows if row.variant != CURVE)]))
 
 
+def _of_method(study: StudyRecord, rows: Sequence[Row], name: str) -> dict[str, Row]:
+    """All methods that were asked for; those without a run on this workload have empty rows."""
+    own = {row.method: row for row in rows if row.variant == name}
+    seeds = len(study.seeds)
+    return {
+        method: own.get(method) or Row(method, study.title(method), name, {}, seeds, 0, 0, 0, {})
+        for method in study.methods
+    }
+
+
 # ---- the question ----
 
 
@@ -56,16 +65,15 @@ def difference(rows: dict[str, Row], one: str, other: str, metric: str = NLL) ->
     return paired_difference(rows[one].values.get(metric, {}), rows[other].values.get(metric, {}))
 
 
-def word(found: Estimate | None) -> str:
-    """lower, higher or tie; "" where that is unknown."""
-    if found is None or found.holds_zero is None:
-        return ""
-    return "tie" if found.holds_zero else "lower" if found.mean < 0 else "higher"
+def said(rows: dict[str, Row], one: str, other: str, metric: str = NLL) -> str:
+    """lower, higher, tie or unclear; "" where that is unknown."""
+    found = difference(rows, one, other, metric)
+    return "" if found is None else word(found, rows[other].estimate(metric).mean)
 
 
 def _answer(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> str:
     """Of all workloads at once."""
-    words = {name: word(difference(rows, DRIVEN, CONSTANT)) for name, rows in by_workload.items()}
+    words = {name: said(rows, DRIVEN, CONSTANT) for name, rows in by_workload.items()}
     known = [name for name, found in words.items() if found]
     if not known:
         return "Does the tempering deserve the credit? Too few runs are finished to say."
@@ -74,6 +82,7 @@ def _answer(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> str:
         ("lower", "it does on {}"),
         ("tie", "a constant temperature of the same mean cannot be told from it on {}"),
         ("higher", "it does harm on {}"),
+        ("unclear", "seeds differ too much to tell on {}"),
     ):
         names = [study.title(name) for name in known if words[name] == kind]
         if names:
@@ -85,20 +94,26 @@ def _answer(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> str:
 
 def _credit(rows: dict[str, Row]) -> str:
     """The primary comparisons of a workload, in words, with their intervals."""
-    tempering, _, noise = (difference(rows, *pair) for pair in PRIMARY)
-    if tempering is None or noise is None or not word(tempering) or not word(noise):
-        return ""
-    seeds = counted(tempering.count, "seed")
-    said = f"Of cycles, driven − constant is {show_estimate(tempering)} ({seeds})"
-    if word(tempering) == "tie" and tempering.half_width is not None:
-        low, high = (show(value, 2) for value in (tempering.low or 0.0, tempering.high or 0.0))
-        said += f", a tie: differences outside {low} to {high} are excluded"
-    credit = {
-        "lower": "the noise deserves credit",
-        "tie": "cycles without any cannot be told from noise",
-        "higher": "the noise does harm",
-    }
-    return f"{said}; constant − no noise (T = 0) is {show_estimate(noise)}: {credit[word(noise)]}."
+    parts = []
+    tempering, noise = difference(rows, DRIVEN, CONSTANT), difference(rows, CONSTANT, COLD)
+    kind = said(rows, DRIVEN, CONSTANT)
+    if tempering is not None and kind:
+        part = f"driven − constant is {show_estimate(tempering)} ({counted(tempering.count, 'seed')})"
+        if kind == "tie":
+            low, high = (show(value, 2) for value in (tempering.low or 0.0, tempering.high or 0.0))
+            part += f", a tie: differences outside {low} to {high} are excluded"
+        parts.append(part + (", unclear" if kind == "unclear" else ""))
+    kind = said(rows, CONSTANT, COLD)
+    if noise is not None and kind:
+        credit = {
+            "lower": "the noise deserves credit",
+            "tie": "cycles without any cannot be told from noise",
+            "higher": "the noise does harm",
+            "unclear": "seeds differ too much to tell",
+        }
+        seeds = "" if parts else f" ({counted(noise.count, 'seed')})"
+        parts.append(f"constant − no noise (T = 0) is {show_estimate(noise)}{seeds}: {credit[kind]}")
+    return f"Of cycles, {'; '.join(parts)}." if parts else ""
 
 
 # ---- tables ----
@@ -125,12 +140,21 @@ def _final(study: StudyRecord, name: str, rows: Sequence[Row]) -> Table:
     notes = [
         *marks_note(rows),
         "Of the members' averaged prediction on test data. All methods have the same number of gradients.",
+        *_same_text(study, name),
         *_heat(study, name),
         *_edges(study, name),
     ]
     return Table(
         f"final-{name}", f"{study.title(name)}: the averaged prediction", columns, body, rows_as_csv(rows), notes
     )
+
+
+def _same_text(study: StudyRecord, name: str) -> list[str]:
+    """What seeds do not decide."""
+    size = ((study.description.get("settings") or {}).get("workloads") or {}).get(name) or {}
+    if "text" not in size:
+        return []
+    return ["Every seed reads the same text in the same order: intervals are over initial weights and noise alone."]
 
 
 def _heat(study: StudyRecord, name: str) -> list[str]:
@@ -172,13 +196,14 @@ def _differences(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> 
             title = " − ".join(study.title(method) for method in pair)
             role = "primary" if pair in PRIMARY else "secondary"
             cells = [Cell("–" if each is None else show_estimate(each)) for each in found.values()]
-            body.append([Cell(study.title(name)), Cell(title), Cell(role), Cell(word(found[NLL]) or "–"), *cells])
+            body.append([Cell(study.title(name)), Cell(title), Cell(role), Cell(said(rows, *pair) or "–"), *cells])
             for metric, each in found.items():
                 numbers = ["", "", "", 0] if each is None else [each.mean, each.low, each.high, each.count]
-                lines.append([name, *pair, role, metric, *numbers, word(each)])
+                lines.append([name, *pair, role, metric, *numbers, said(rows, *pair, metric)])
     header = ["workload", "one", "other", "role", "metric", "mean", "low", "high", "count", "word"]
     columns = ["Workload", "Difference", "Planned as", "By nll", *JUDGED.values()]
     notes = [
-        "Paired by seed, with 95 % t intervals; “tie” if the interval holds zero. No correction for several comparisons."
+        "Paired by seed, with 95 % t intervals; “tie” if the interval holds zero, “unclear” if it does so because it is wider "
+        "than half the mean of what is subtracted. No correction for several comparisons."
     ]
     return Table("differences", "The comparisons that were planned", columns, body, as_csv(header, lines), notes)

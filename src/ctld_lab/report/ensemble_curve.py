@@ -10,10 +10,11 @@ from ctld_lab.records import number
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, ORANGE, VERMILION, Key, Panel, Plot, no_data, plain_log, powers
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Table, value_cell
-from ctld_lab.report.statistics import Estimate, paired_difference
+from ctld_lab.report.statistics import HIGHER, LOWER, TIE, UNCLEAR, Estimate, paired_difference, word
 from ctld_lab.report.tables import Row, rows_as_csv
 from ctld_lab.report.wording import counted, listed, show_estimate, show_setting
 
+CURVE = "curve"  # the variant of its runs
 NLL = "test nll"
 COLD, CONSTANT = "cycles_cold", "cycles_constant"
 STYLES: dict[str, tuple[str, str]] = {  # method → colour and marker
@@ -43,7 +44,7 @@ def add(study: StudyRecord, rows: Sequence[Row], found: Content) -> None:
     if cold is not None and seeds > 1:
         caption += (
             " Beside it the difference from cycles without noise, seed by seed, which what seeds share does not blur; what "
-            "leaves that panel at the top is much worse."
+            "leaves that panel at the top is much worse, and bars that leave it at the bottom go on."
         )
         panels.append(Panel("Difference from T = 0, paired", lambda axes: draw_differences(axes, curves, cold)))
     found.plots.append(Plot("temperature-curve", caption, panels, keys, columns=2, size=(3.8, 2.9)))
@@ -126,9 +127,11 @@ def _words(study: StudyRecord, curves: dict[str, list[Row]], references: dict[st
         sentence = f"{study.title(method)}: lowest at T = {show_setting(_temperature(best))}, {value}"
         kinds = [(row, _kind(row, cold)) for row in finished] if cold else []
         if kinds and all(kind for _, kind in kinds):
-            good = [show_setting(_temperature(row)) for row, kind in kinds if kind != "higher"]
+            good = _at(kinds, LOWER, TIE)
             sentence += f"; not worse than T = 0 at {len(good)} of {counted(len(points), 'temperature')}"
             sentence += f" ({', '.join(good)})" if good else ""
+            unclear = _at(kinds, UNCLEAR)
+            sentence += f"; unclear, since seeds differ too much, at {', '.join(unclear)}" if unclear else ""
         sentences.append(f"{sentence}.")
     for method, points in curves.items():
         constant = {_temperature(row): row for row in curves.get(CONSTANT, ())}
@@ -136,22 +139,24 @@ def _words(study: StudyRecord, curves: dict[str, list[Row]], references: dict[st
         if method == CONSTANT or not any(kind for _, kind in kinds):
             continue
         parts = [
-            f"{kind} at {', '.join(show_setting(_temperature(row)) for row, found in kinds if found == kind)}"
-            for kind in ("lower", "tie", "higher")
-            if any(found == kind for _, found in kinds)
+            f"{kind} at {', '.join(_at(kinds, kind))}" for kind in (LOWER, TIE, HIGHER, UNCLEAR) if _at(kinds, kind)
         ]
         sentences.append(f"At the same T, {study.title(method)} against the constant temperature: {listed(parts)}.")
     return f"Does T have to be tuned? {' '.join(sentences)}" if sentences else "No point of the curve is finished."
 
 
+def _at(kinds: Sequence[tuple[Row, str]], *wanted: str) -> list[str]:
+    """Temperatures of these kinds."""
+    return [show_setting(_temperature(row)) for row, kind in kinds if kind in wanted]
+
+
 def _kind(row: Row, other: Row | None) -> str:
-    """lower, tie, higher; "" where that is unknown. What diverged is higher than what did not."""
+    """lower, tie, higher, unclear; "" where that is unknown. What diverged is higher than what did not."""
     if other is None or not row.done or not other.done:
         return ""
     if row.diverged or other.diverged:
-        return "" if row.diverged and other.diverged else "higher" if row.diverged else "lower"
-    found = paired_difference(row.values.get(NLL, {}), other.values.get(NLL, {}))
-    return "" if found.holds_zero is None else "tie" if found.holds_zero else "lower" if found.mean < 0 else "higher"
+        return "" if row.diverged and other.diverged else HIGHER if row.diverged else LOWER
+    return word(paired_difference(row.values.get(NLL, {}), other.values.get(NLL, {})), other.estimate(NLL).mean)
 
 
 def _table(rows: Sequence[Row]) -> Table:

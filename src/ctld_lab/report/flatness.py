@@ -25,6 +25,7 @@ VALUES_NOTE = (
     "noise of that size, relative to each tensor's root mean square; sharpness is Keskar's. A network that is not trained to "
     "the end is in no minimum: see its training loss and gradient. Networks of different kinds cannot be compared."
 )
+LAST_NOTE = "Where a run kept several models, all of this is of the last one alone, the test loss too."
 DIFFERENCES_NOTE = (
     "Below zero: flatter than SGD-M with the same initial weights and batches. An interval that holds zero decides nothing. No "
     "correction for several comparisons."
@@ -85,8 +86,14 @@ def _values(part: Flatness) -> Table:
         notes.append(
             f"The largest eigenvalue is not found to 1 % in {listed(loose[:4])}{' and others' if len(loose) > 4 else ''}."
         )
+    if any(_several(measured.run.result.get("members")) for measured in part.measured):
+        notes.append(LAST_NOTE)
     caption = f"{part.title}: how flat the minima are"
     return Table(f"{part.label}-values", caption, ["Method", "Setting", "Runs", *map(_name, columns)], body, csv, notes)
+
+
+def _several(members: Any) -> bool:
+    return isinstance(members, int) and members > 1
 
 
 def _differences(part: Flatness) -> Table:
@@ -108,7 +115,7 @@ def _differences(part: Flatness) -> Table:
 def _correlations(part: Flatness) -> Table:
     body, lines = [], []
     found = variants(part.groups)
-    for variant in [*found, *(["all together"] if len(found) > 1 else [])]:
+    for variant in [*found, *(["all together"] if len(found) > 1 and part.comparable else [])]:
         rows = [group for group in part.groups if variant in (group.variant, "all together")]
         by_quality = {quality: associations(part, rows, quality) for quality in (TEST, GAP)}
         for measure in part.measures:

@@ -1,6 +1,7 @@
 """What `ctld flatness` left beside the runs of a study, read as data: by measure, method and seed."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,11 +53,21 @@ class Group:
 
     @property
     def tempered(self) -> bool:
-        """By the paper's algorithm, whatever a study calls it; at T = 0 it would be SGD-M."""
+        """By the paper's algorithm, whatever a study calls it; at T = 0 it would be SGD-M, at a constant T plain noise."""
         config = self.runs[0].run.config
-        options = config.get("optimizer")
-        cold = isinstance(options, dict) and options.get("temperature") == 0
-        return config.get("algorithm", self.method) == "ctld" and not cold
+        tempering = self._options.get("tempering")
+        constant = isinstance(tempering, dict) and tempering.get("kind") == "constant"
+        return config.get("algorithm", self.method) == "ctld" and self._options.get("temperature") != 0 and not constant
+
+    @property
+    def weight_decay(self) -> float:
+        found = self._options.get("weight_decay", 0.0)
+        return float(found) if isinstance(found, int | float) else math.nan
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        options = self.runs[0].run.config.get("optimizer")
+        return options if isinstance(options, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,18 @@ class Flatness:
     @property
     def measures(self) -> list[str]:
         return list(dict.fromkeys(name for measured in self.measured for name in measured.measures))
+
+    @property
+    def comparable(self) -> bool:
+        """All runs are of one network and measure the same of it. Stages are models after one another, not another network."""
+        kinds = set()
+        for measured in self.measured:
+            workload = measured.run.config.get("workload")
+            network = (
+                {key: value for key, value in workload.items() if key != "stages"} if isinstance(workload, dict) else {}
+            )
+            kinds.add((measured.what, json.dumps(network, sort_keys=True)))
+        return len(kinds) == 1
 
     @property
     def groups(self) -> list[Group]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ctld_lab.report.correlation import Association, association
 from ctld_lab.report.flatness_records import TEST, Flatness, Group
 from ctld_lab.report.sections import variant_title
-from ctld_lab.report.statistics import Estimate, paired_difference
+from ctld_lab.report.statistics import HIGHER, LOWER, TIE, Estimate, paired_difference, word
 from ctld_lab.report.wording import counted, listed
 
 BASE = "sgd"
@@ -21,13 +21,23 @@ def summary(parts: Sequence[Flatness]) -> list[str]:
     explored: list[str] = []
     associated: list[str] = []
     paragraphs = []
+    decays = []
     for part in parts:
+        if any(_other_decay(part, variant) for variant in variants(part.groups)):
+            decays.append(part.title)
         for variant in variants(part.groups):
             rows = [group for group in part.groups if group.variant == variant]
             explored += [verdict for group in _tempered(rows) for verdict in flatter(part, rows, group).values()]
             associated += [goes_with(found) for found in associations(part, rows, TEST).values()]
             paragraphs.append(_paragraph(part, rows, variant))
-    return [_lead(explored, associated), *paragraphs]
+    return [_lead(explored, associated, decays), *paragraphs]
+
+
+def _other_decay(part: Flatness, variant: str) -> bool:
+    """Was what is called flatter or sharper than SGD-M trained with another weight decay?"""
+    rows = [group for group in part.groups if group.variant == variant]
+    base = next((row for row in rows if row.method == BASE), None)
+    return base is not None and any(group.weight_decay != base.weight_decay for group in _tempered(rows))
 
 
 def _tempered(rows: Sequence[Group]) -> list[Group]:
@@ -45,11 +55,9 @@ def flatter(part: Flatness, rows: Sequence[Group], group: Group) -> dict[str, st
     """Measure → is `group` flatter than SGD-M?"""
     verdicts = {}
     for measure in part.measures:
-        found = difference(rows, group, measure)
-        if found.holds_zero is None:
-            verdicts[measure] = UNKNOWN
-        else:
-            verdicts[measure] = OPEN if found.holds_zero else HOLDS if found.mean < 0 else FAILS
+        verdicts[measure] = {LOWER: HOLDS, HIGHER: FAILS, TIE: OPEN, "": UNKNOWN}[
+            word(difference(rows, group, measure))
+        ]
     return verdicts
 
 
@@ -104,7 +112,7 @@ def _sorted_out(verdicts: dict[str, str], reasons: dict[str, str]) -> str:
     return "; ".join(parts)
 
 
-def _lead(explored: list[str], associated: list[str]) -> str:
+def _lead(explored: list[str], associated: list[str], decays: list[str]) -> str:
     """Counted over studies, settings and measures."""
     sentences = [
         "The paper explains its results by flat minima: exploration is to find them, and they are to generalise better."
@@ -126,5 +134,9 @@ def _lead(explored: list[str], associated: list[str]) -> str:
             if found.count(verdict)
         ]
         sentences.append(f"That {claim}: of {counted(len(found), 'reading')}, {listed(counts)}.")
+        if found is explored and decays:
+            sentences.append(
+                f"In {listed(decays)} SGD-M has another weight decay than CTLD, which by itself changes how flat a minimum is."
+            )
     sentences.append("Readings of one study are of the same networks, hence not independent.")
     return " ".join(sentences)

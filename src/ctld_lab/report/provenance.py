@@ -61,11 +61,9 @@ def run_states(study: StudyRecord) -> str:
 
 def _facts(study: StudyRecord) -> list[tuple[str, str]]:
     description = study.description
-    data = description.get("data") or {}
     facts = [(name.capitalize(), str(description.get(name) or "–")) for name in ("varied", "tuned", "fixed")]
-    if data.get("name"):
-        digest = f", SHA-256 {str(data['sha256'])[:12]}…" if data.get("sha256") else ""
-        facts.append(("Data", f"{data['name']}{digest}"))
+    data = [description.get("data"), *(run.config.get("data") for run in study.runs)]
+    facts += [("Data", text) for text in dict.fromkeys(map(_data, data)) if text]
     facts.append(("Scale", str(description.get("scale", "–"))))
     facts.append(("Seeds", ", ".join(map(str, study.seeds)) or "–"))
     facts.append(("Runs", run_states(study)))
@@ -81,6 +79,14 @@ def _facts(study: StudyRecord) -> list[tuple[str, str]]:
         )
     facts += [("Note", f"{run.name}: {shortened(note)}") for run in study.runs for note in notes_in(run.environment)]
     return facts
+
+
+def _data(record: Any) -> str:
+    """What the study names, or a run: some studies read more than one data set."""
+    if not isinstance(record, dict) or not record.get("name"):
+        return ""
+    digest = f", SHA-256 {str(record['sha256'])[:12]}…" if record.get("sha256") else ""
+    return shortened(f"{record['name']}{digest}")
 
 
 def _clock(name: str) -> str:
@@ -114,12 +120,22 @@ def _words(study: StudyRecord, tuned: dict[str, dict[str, Any]]) -> str:
     first = next(iter(tuned.values()))
     counts = {study.title(method): len(record["trials"]) for method, record in tuned.items()}
     equal = len(set(counts.values())) == 1
+    of_methods = set(tuned) <= set(study.methods)
+    searches = (
+        counted(len(tuned), "method")
+        if of_methods
+        else f"{counted(len(tuned), 'search', 'searches')}, one for each method and workload"
+    )
     how_many = (
-        f"{counted(next(iter(counts.values())), 'trial')} for each of {counted(len(counts), 'method')}"
+        f"{counted(next(iter(counts.values())), 'trial')} for each of {searches}"
         if equal
         else "trials differ: " + ", ".join(f"{title} {count}" for title, count in counts.items())
     )
-    return f"Search: {first.get('search', 'not recorded')}. Judged by {first.get('criterion', 'not recorded')}; {how_many}."
+    judged = f"Judged by {first.get('criterion', 'not recorded')}; {how_many}."
+    words = f"Search: {first.get('search', 'not recorded')}. {judged}"
+    if len(tuned) > MOST_PANELS:
+        words += f" More than {MOST_PANELS} searches make no figure; the table has all trials."
+    return words
 
 
 def _cost(study: StudyRecord, tuned: dict[str, dict[str, Any]]) -> Table:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ctld_lab.report.paper import ordered_pairs
-from ctld_lab.report.statistics import BEST, TIE, UNCLEAR, UNKNOWN, paired_difference
+from ctld_lab.report.statistics import BEST, HIGHER, LOWER, TIE, UNCLEAR, UNKNOWN, paired_difference, word
 from ctld_lab.report.tables import Row
 from ctld_lab.report.wording import counted, listed, show, show_estimate
 
@@ -73,14 +73,11 @@ def agreement(rows: Sequence[Row], metric: str, printed: Mapping[str, str], *, n
                 reversed_pairs.append((better, worse))
             unknown += one.diverged > 0 and other.diverged > 0
             continue
-        difference = paired_difference(one.values.get(metric, {}), other.values.get(metric, {}))
-        if difference.holds_zero is None:
-            unknown += 1
-        elif difference.holds_zero:
-            ties += 1
-        elif difference.mean < 0:
-            same += 1
-        else:
+        said = word(paired_difference(one.values.get(metric, {}), other.values.get(metric, {})))
+        unknown += said == ""
+        ties += said == TIE
+        same += said == LOWER
+        if said == HIGHER:
             reversed_pairs.append((better, worse))
     if not pairs or unknown == len(pairs):
         return ""

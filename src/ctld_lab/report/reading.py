@@ -67,11 +67,18 @@ class RunRecord:
     def diverged(self) -> bool:
         """No number any more, or a loss ten times that of before training: a mean over seeds would say nothing."""
         before = self.metrics[0] if self.metrics else {}
+
+        def began(split: str, metric: str) -> float:
+            found = before.get(split) or {}
+            return number(
+                found.get(metric, found.get("nats") if metric == "nll" else None)
+            )  # text is judged by nll at the end
+
         return bool(self.result.get("diverged", False)) or any(
-            number(value) > EXPLOSION * number((before.get(split) or {}).get(metric))
+            number(value) > EXPLOSION * began(split, metric)
             for split in ("train", "test")
             for metric, value in (self.result.get(split) or {}).items()
-            if metric in ("mse", "image_mse", "nats")
+            if metric in ("mse", "image_mse", "nats", "nll")
         )
 
     @cached_property

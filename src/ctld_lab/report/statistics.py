@@ -78,9 +78,24 @@ def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> E
     return estimate([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
 
 
-BEST, TIE, UNCLEAR, UNKNOWN = "best", "tie", "unclear", "too few seeds"
+LOWER, TIE, HIGHER, UNCLEAR = "lower", "tie", "higher", "unclear"
 WIDE = 0.5
-"""Of the best's mean: an interval that reaches further does not show a tie, but that the seeds differ too much to tell."""
+"""Of the reference's mean: an interval that reaches further does not show a tie, but that the seeds differ too much to tell."""
+
+
+def word(difference: Estimate, reference: float = math.inf) -> str:
+    """Of a paired difference, LOWER, TIE or HIGHER; UNCLEAR beside the mean of what was subtracted, if that is given.
+
+    "" where fewer than two seeds leave it unknown.
+    """
+    if difference.half_width is None:
+        return ""
+    if not difference.holds_zero:
+        return LOWER if difference.mean < 0 else HIGHER
+    return UNCLEAR if difference.half_width > WIDE * abs(reference) else TIE
+
+
+BEST, UNKNOWN = "best", "too few seeds"
 
 
 def marks(columns: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
@@ -98,12 +113,8 @@ def marks(columns: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
     found[best] = BEST
     for name, values in entered.items():
         if name != best:
-            difference = paired_difference(values, entered[best])
-            if difference.half_width is None:
-                found[name] = UNKNOWN
-            elif difference.holds_zero:
-                wide = difference.half_width > WIDE * abs(estimate(list(entered[best].values())).mean)
-                found[name] = UNCLEAR if wide else TIE
+            said = word(paired_difference(values, entered[best]), estimate(list(entered[best].values())).mean)
+            found[name] = {"": UNKNOWN, TIE: TIE, UNCLEAR: UNCLEAR}.get(said, "")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ctld_lab.records import StudyDirectory, number
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_study
-from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference
+from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, word
 from ctld_lab.report.wording import counted, shortened
 
 # Fields of a double-well result that say how it was made, not what came out.
@@ -186,12 +186,8 @@ class Comparison:
 
     @property
     def verdicts(self) -> list[str]:
-        """lower, higher, tie, or unknown where fewer than two seeds match."""
-        words = []
-        for difference in self.differences:
-            tie = difference.holds_zero
-            words.append("unknown" if tie is None else "tie" if tie else "lower" if difference.mean < 0 else "higher")
-        return words
+        """lower, higher, tie, unclear, or unknown where fewer than two seeds match."""
+        return [word(difference, self.estimates[0].mean) or "unknown" for difference in self.differences]
 
 
 def compare(directories: Sequence[Path]) -> list[Comparison]:

@@ -79,6 +79,12 @@ class Group:
     def done(self) -> list[RunRecord]:
         return [run for run in self.runs if run.state == "done" and not run.result.get("diverged")]
 
+    @property
+    def diverged(self) -> str:
+        """In how many of the runs that came to an end, in words; "" where none did."""
+        count = sum(bool(run.result.get("diverged")) for run in self.runs)
+        return f"diverged in {count} of {counted(count + len(self.done), 'run')}" if count else ""
+
     def mean(self, name: str) -> Found:
         return together([found_in((run.result.get("means") or {}).get(name)) for run in self.done])
 
@@ -140,6 +146,16 @@ def rank(label: str) -> tuple[int, int]:
 def special(study: StudyRecord, variant: str) -> dict[str, Any]:
     """The result of the run of this variant, "rate" or "reference"; empty until it is done."""
     return next((run.result for run in study.finals if run.kind == "tempering" and run.variant == variant), {})
+
+
+def absent(study: StudyRecord, variant: str) -> str:
+    """Why there is no result of that run, in words."""
+    run = next((run for run in study.finals if run.kind == "tempering" and run.variant == variant), None)
+    if run is None:
+        return "is missing"
+    if run.state == "done":
+        return "diverged" if run.result.get("diverged") else "holds no such number"
+    return "failed" if run.state == "failed" else "is not finished"
 
 
 def _label(config: dict[str, Any]) -> str:

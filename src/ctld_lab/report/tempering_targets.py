@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ctld_lab.records import number
 from ctld_lab.report.reading import StudyRecord
@@ -33,7 +34,7 @@ def add(study: StudyRecord, others: Sequence[Group], found: Content) -> None:
     if not others:
         return
     reference = special(study, "reference").get("means") or {}
-    finished = [group for group in others if group.done]
+    finished = [group for group in others if group.done or group.diverged]
     if finished:
         found.summary.append(" ".join(_sentence(group, reference) for group in finished))
     found.tables.append(_table(others, reference))
@@ -62,32 +63,52 @@ def modes(group: Group) -> tuple[float, float] | None:
     return variation, 0.5 * math.sqrt(2.0 / math.pi) * sum(share.error for share in shares)
 
 
-def wrong(group: Group, reference: dict[str, object]) -> list[str]:
-    """Averages that are off by three standard errors or more, with their values."""
-    texts = []
+@dataclass(frozen=True)
+class Judged:
+    """Averages that have an answer: how many agree with it; those that are off, in words; and how many nobody can tell."""
+
+    agree: int
+    off: list[str]
+    unknown: int
+
+
+def judged(group: Group, reference: dict[str, object]) -> Judged:
+    """Off is three standard errors or more. An error that is not known shows no agreement."""
+    agree, off, unknown = 0, [], 0
     for name in averages(group):
         found, exact = group.mean(name), answer(group, name, reference)
-        if abs(found.away(exact)) >= OFF:
-            texts.append(f"{_shown(name)} {found} (right: {exact.right})")
+        if math.isnan(exact.mean):
+            continue
+        away = abs(found.away(exact))
+        agree, unknown = agree + (away < OFF), unknown + math.isnan(away)
+        if away >= OFF:
+            off.append(f"{_shown(name)} {found} (right: {exact.right})")
     shares = modes(group)
-    if shares and shares[0] > TWICE_CHANCE * shares[1]:
-        texts.append(f"total variation of the modes {show(shares[0], 2)} (chance: {show(shares[1], 2)})")
-    return texts
+    if shares:
+        variation, limit = shares[0], TWICE_CHANCE * shares[1]
+        agree, unknown = agree + (variation <= limit), unknown + math.isnan(variation - limit)
+        if variation > limit:
+            off.append(f"total variation of the modes {show(shares[0], 2)} (chance: {show(shares[1], 2)})")
+    return Judged(agree, off, unknown)
 
 
 def _sentence(group: Group, reference: dict[str, object]) -> str:
-    count = sum(math.isfinite(answer(group, name, reference).mean) for name in averages(group)) + (
-        modes(group) is not None
-    )
     where = f"{_named(group.target)}, {'no' if group.tempering == 'constant' else group.title} tempering"
+    if not group.done:
+        return f"{where}: {group.diverged}."
+    where += f" ({group.diverged})" if group.diverged else ""
+    found = judged(group, reference)
+    count = found.agree + len(found.off)
+    unknown = f"; {counted(found.unknown, 'average')} cannot be judged" if found.unknown else ""
     if not count:
-        return f"{where}: measured, with nothing to compare."
-    off = wrong(group, reference)
-    moved = f"; {group.crossing_rate()} changes of mode in 400,000 steps" if group.numbers("crossings") else ""
-    if not off:
-        return f"{where}: {counted(count, 'average')} agree within three standard errors{moved}."
-    verb = "is" if len(off) == 1 else "are"
-    return f"{where}: of {counted(count, 'average')}, {len(off)} {verb} off: {listed(off)}{moved}."
+        return f"{where}: measured, with nothing to compare{unknown}."
+    rest = unknown + (
+        f"; {group.crossing_rate()} changes of mode in 400,000 steps" if group.numbers("crossings") else ""
+    )
+    if not found.off:
+        return f"{where}: {counted(count, 'average')} agree within three standard errors{rest}."
+    verb = "is" if len(found.off) == 1 else "are"
+    return f"{where}: of {counted(count, 'average')}, {len(found.off)} {verb} off: {listed(found.off)}{rest}."
 
 
 def _named(target: str) -> str:
@@ -112,9 +133,10 @@ def _table(others: Sequence[Group], reference: dict[str, object]) -> Table:
             cells = []
             for label in labels:
                 found = chosen[label].mean(name) if label in chosen else NOTHING
-                off = abs(found.away(exact)) >= OFF
-                cells.append(Cell(str(found), "off" if off else ""))
                 away = found.away(exact)
+                known = math.isfinite(found.mean) and math.isfinite(exact.mean)
+                mark = "off" if abs(away) >= OFF else "not judged" if known and math.isnan(away) else ""
+                cells.append(Cell(str(found), mark))
                 lines.append([target, label, name, found.mean, found.error, exact.mean, exact.error, away])
             body.append([Cell(_named(target)), Cell(_shown(name)), Cell(exact.right), *cells])
         shares = {label: modes(chosen[label]) for label in labels if label in chosen}
@@ -131,10 +153,10 @@ def _table(others: Sequence[Group], reference: dict[str, object]) -> Table:
         body.append([Cell(_named(target)), Cell("runs"), Cell(""), *map(Cell, states)])
     header = ["target", "tempering", "average", "mean", "error", "expected", "expected_error", "errors_away"]
     notes = [
-        "± is one standard error. “off” marks what is three standard errors or more from the right value. The network's right "
-        "values, with errors of their own, are those of replica exchange, by other code; f(x) is its prediction at x, and its "
-        "variance is that over the posterior. Total variation of the modes stands beside what chance gives where all is right; "
-        "changes of mode are per 400,000 steps."
+        "± is one standard error. “off” marks what is three standard errors or more from the right value, “not judged” what "
+        "has no known error. The network's right values, with errors of their own, are those of replica exchange, by other "
+        "code; f(x) is its prediction at x, and its variance is that over the posterior. Total variation of the modes stands "
+        "beside what chance gives where all is right; changes of mode are per 400,000 steps."
     ]
     columns = ["Target", "Average at g = 1", "Right", *(title(label) for label in labels)]
     return Table("targets", "Targets that are not Gaussian", columns, body, as_csv(header, lines), notes)

@@ -1,7 +1,7 @@
 """What is asked of calibrated tempering on the double well, judged from records; and what the other temperings sample there."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ctld_lab.report.tempering_records import KINETIC, Found, Group, percent, rank
@@ -15,41 +15,62 @@ ERRORS_IN_ONE_DIMENSION = 2.0
 """Standard errors that the kinetic temperature may be off besides, at d = 1, where one run knows it to no better."""
 
 
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "is undecided"
+RULE = (
+    "A requirement holds if the estimate is within its limit by one standard error, does not hold if it is beyond by more than "
+    "two, and is undecided otherwise; for the kinetic temperature at d = 1 it holds up to two standard errors beyond 2 %, if "
+    "one is no more than 2 %. A tempering that diverged in any run does not hold."
+)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether a requirement holds in these dimensions, and the number it rests on."""
 
     group: Group
-    holds: bool
+    outcome: str
     value: str
     distance: float
     """From what is ideal, to find the worst."""
 
 
+def _outcome(beyond: float, error: float) -> str:
+    """Of how far an estimate is beyond its limit, negative if within. An error that is not known decides nothing."""
+    return HOLDS if beyond + error <= 0 else FAILS if beyond - 2 * error > 0 else UNDECIDED
+
+
 def square_verdict(group: Group) -> Verdict:
     off = deviation(group, "x²")
-    return Verdict(group, abs(off.mean) <= SQUARE_WITHIN, percent(off), abs(off.mean))
+    return Verdict(group, _outcome(abs(off.mean) - SQUARE_WITHIN, off.error), percent(off), abs(off.mean))
 
 
 def kinetic_verdict(group: Group) -> Verdict:
     off = deviation(group, KINETIC)
-    allowed = KINETIC_WITHIN + (ERRORS_IN_ONE_DIMENSION * off.error if group.dimensions == 1 else 0.0)
-    return Verdict(group, abs(off.mean) <= allowed, percent(off), abs(off.mean))
+    beyond = abs(off.mean) - KINETIC_WITHIN
+    outcome = _outcome(beyond, off.error)
+    if group.dimensions == 1 and beyond <= ERRORS_IN_ONE_DIMENSION * off.error:
+        outcome = HOLDS if off.error <= KINETIC_WITHIN else UNDECIDED
+    return Verdict(group, outcome, percent(off), abs(off.mean))
 
 
 def variation_verdict(group: Group) -> Verdict:
-    largest = max(group.numbers("total_variation"), default=math.nan)
-    return Verdict(group, largest <= LARGEST_VARIATION, show(largest, 2), largest)
+    largest = _worst(max, group.numbers("total_variation"))
+    return Verdict(group, _outcome(largest - LARGEST_VARIATION, 0.0), show(largest, 2), largest)
 
 
 def trips_verdict(group: Group) -> Verdict:
-    fewest = min(group.numbers("half_trips"), default=math.nan)
-    return Verdict(group, fewest >= LEAST_TRIPS, f"{fewest:,.0f}", -fewest)
+    fewest = _worst(min, group.numbers("half_trips"))
+    return Verdict(group, _outcome(LEAST_TRIPS - fewest, 0.0), "–" if math.isnan(fewest) else f"{fewest:,.0f}", -fewest)
 
 
 def ratio_verdict(group: Group, rate: Found) -> Verdict:
     ratio = group.crossing_rate().over(rate)
-    return Verdict(group, ratio.mean >= LEAST_RATIO, str(ratio), -ratio.mean)
+    return Verdict(group, _outcome(LEAST_RATIO - ratio.mean, ratio.error), str(ratio), -ratio.mean)
+
+
+def _worst(choose: Callable[[Sequence[float]], float], values: Sequence[float]) -> float:
+    """Not a number, if one of them is none or there are none."""
+    return choose(values) if values and not any(map(math.isnan, values)) else math.nan
 
 
 def square_ratio(group: Group) -> Found:
@@ -62,57 +83,65 @@ def deviation(group: Group, name: str) -> Found:
     return Found(ratio.mean - 1.0, ratio.error)
 
 
-def required(wells: Sequence[Group], rate: Found) -> str:
-    """A sentence for each requirement, at the depth of the paper."""
-    calibrated = [group for group in wells if group.tempering == "calibrated" and group.done]
+def required(wells: Sequence[Group], rate: Found, without: str) -> str:
+    """A sentence for each requirement, at the depth of the paper. `without` says why there is no rate, should that be so."""
+    calibrated = [group for group in wells if group.tempering == "calibrated" and (group.done or group.diverged)]
     if not calibrated:
         return ""
-    asked: list[tuple[str, str, list[Verdict]]] = [
-        ("⟨x²⟩ at g = 1 within 1 % of exact", "largest deviation", [square_verdict(group) for group in calibrated]),
+    asked: list[tuple[str, str, Callable[[Group], Verdict]]] = [
+        ("⟨x²⟩ at g = 1 within 1 % of exact", "largest deviation", square_verdict),
         (
             "kinetic temperature at g = 1 within 2 % (at d = 1, and two standard errors)",
             "largest deviation",
-            [kinetic_verdict(group) for group in calibrated],
+            kinetic_verdict,
         ),
-        (
-            "total variation of |α| at most 0.10 in each run",
-            "largest",
-            [variation_verdict(group) for group in calibrated],
-        ),
-        ("at least 20 half-trips in each run", "fewest", [trips_verdict(group) for group in calibrated]),
+        ("total variation of |α| at most 0.10 in each run", "largest", variation_verdict),
+        ("at least 20 half-trips in each run", "fewest", trips_verdict),
     ]
+    crossings = "at least 100 times the crossings without tempering"
     if math.isfinite(rate.mean):
-        words = f"at least 100 times the crossings without tempering ({rate} per 400,000 steps)"
-        asked.append((words, "smallest ratio", [ratio_verdict(group, rate) for group in calibrated]))
-    sentences = [_judged(*each) for each in asked]
+        words = f"{crossings} ({rate} per 400,000 steps)"
+        asked.append((words, "smallest ratio", lambda group: ratio_verdict(group, rate)))
+    sentences = [
+        _judged(words, extreme, [_judge(group, verdict) for group in calibrated]) for words, extreme, verdict in asked
+    ]
+    if not math.isfinite(rate.mean):
+        sentences.append(f"A{crossings[1:]}: cannot be told, since the run that counts those {without}.")
     return "Calibrated tempering on the double well, BAOAB. " + " ".join(sentences)
 
 
+def _judge(group: Group, verdict: Callable[[Group], Verdict]) -> Verdict:
+    return Verdict(group, FAILS, group.diverged, math.inf) if group.diverged else verdict(group)
+
+
 def _judged(words: str, extreme: str, verdicts: Sequence[Verdict]) -> str:
-    held = [verdict for verdict in verdicts if verdict.holds]
-    missed = [verdict for verdict in verdicts if not verdict.holds]
     begun = words[0].upper() + words[1:]
-    if not missed:
+    held = [verdict for verdict in verdicts if verdict.outcome == HOLDS]
+    if len(held) == len(verdicts):
         worst = max(verdicts, key=lambda verdict: verdict.distance)
         places = listed([verdict.group.place for verdict in verdicts])
         return f"{begun}: holds at {places}; the {extreme} is {worst.value}, at {worst.group.place}."
-    values = listed([f"{verdict.group.place} ({verdict.value})" for verdict in missed])
-    holds = f", holds at {listed([verdict.group.place for verdict in held])}" if held else ""
-    return f"{begun}: does not hold at {values}{holds}."
+    parts = []
+    for outcome in (FAILS, UNDECIDED):
+        those = [f"{verdict.group.place} ({verdict.value})" for verdict in verdicts if verdict.outcome == outcome]
+        parts += [f"{outcome} at {listed(those)}"] if those else []
+    parts += [f"holds at {listed([verdict.group.place for verdict in held])}"] if held else []
+    return f"{begun}: {', '.join(parts)}."
 
 
 def twin(wells: Sequence[Group]) -> str:
     """What is wrong on purpose has to be found out by the same rule."""
     sentences = []
     for group in wells:
-        if group.tempering == "half-the-force" and group.done:
+        if group.tempering == "half-the-force" and (group.done or group.diverged):
             found = f"its kinetic temperature is {group.mean(KINETIC)} at {group.place}"
-            if kinetic_verdict(group).holds:
+            found += f" ({group.diverged})" if group.diverged else ""
+            if kinetic_verdict(group).outcome == FAILS:
+                sentences.append(f"The twin with half the force on α fails, as it must: {found}.")
+            else:
                 sentences.append(
                     f"The twin with half the force on α is not found out: {found}. The comparison says nothing."
                 )
-            else:
-                sentences.append(f"The twin with half the force on α fails, as it must: {found}.")
     return " ".join(sentences)
 
 
@@ -120,8 +149,15 @@ def others(wells: Sequence[Group]) -> str:
     """What the other temperings sample; the table has the numbers one by one."""
     sentences = []
     for label in sorted({group.tempering for group in wells}, key=rank):
-        chosen = [group for group in wells if group.tempering == label and group.done]
-        if label in ("calibrated", "half-the-force") or not chosen:
+        own = [group for group in wells if group.tempering == label]
+        chosen = [group for group in own if group.done]
+        if label in ("calibrated", "half-the-force"):
+            continue
+        lost = [f"{group.diverged} at {group.place}" for group in own if group.diverged]
+        if lost:
+            name = own[0].title
+            sentences.append(f"{name[0].upper()}{name[1:]}: {listed(lost)}.")
+        if not chosen:
             continue
         kinetic = [group.mean(KINETIC).mean for group in chosen]
         square = max((deviation(group, "x²") for group in chosen), key=lambda found: abs(found.mean))

@@ -16,14 +16,15 @@ from ctld_lab.report.tempering_records import (
     KINETIC,
     Found,
     Group,
+    absent,
     found_in,
     groups,
     rank,
     special,
     title,
 )
-from ctld_lab.report.tempering_verdicts import others, required, square_ratio, twin
-from ctld_lab.report.wording import show
+from ctld_lab.report.tempering_verdicts import RULE, others, required, square_ratio, twin
+from ctld_lab.report.wording import listed, show
 
 
 def content(study: StudyRecord) -> Content:
@@ -31,12 +32,16 @@ def content(study: StudyRecord) -> Content:
     wells = [group for group in everything if group.target == "double-well"]
     rate = found_in(special(study, "rate").get("crossing_rate"))
     found = Content()
+    said = (required(wells, rate, absent(study, "rate")), twin(wells), others(wells))
+    found.summary += [sentence for sentence in said if sentence]
     if any(group.done for group in wells):
-        found.summary += [sentence for sentence in (required(wells, rate), twin(wells), others(wells)) if sentence]
         found.plots.append(_plot(wells, rate))
     if wells:
         found.tables.append(_table(wells, rate))
     tempering_targets.add(study, [group for group in everything if group.target != "double-well"], found)
+    failed = [run.name for run in study.finals if run.kind == "tempering" and run.state == "failed"]
+    if failed:
+        found.summary.append(f"Failed, and in none of these numbers: {listed(failed)}.")
     if not found.summary:
         found.summary.append("No run is finished, so nothing can be said yet.")
     return found
@@ -137,7 +142,8 @@ def _table(wells: Sequence[Group], rate: Found) -> Table:
         "TV is the total variation of |α| from uniform over 15 bins, the largest of the runs; half-trips are those of a run. "
         "Crossings are per 400,000 steps. Without tempering, and under a driven temperature, dimensions do not see each other: "
         "without tempering crossings are counted in one dimension, and driven x moves alike in any number of them. The paper's "
-        "tempering has the paper's step, Euler's; the others BAOAB."
+        "tempering has the paper's step, Euler's; the others BAOAB.",
+        RULE,
     ]
     return Table("wells", "The double well by dimension and tempering", columns, body, as_csv(header, lines), notes)
 

@@ -20,7 +20,7 @@ CURVE_REFERENCES = ("cycles_cold", "sgd")  # have no T
 
 
 def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
-    """Trials of all workloads and the curve, whose settings are fixed, first; then what the trials chose."""
+    """Trials of all workloads; then what they chose; last the curve, whose settings are fixed."""
     settings = request.settings
     trials = settings["trials"]
     spaces = {
@@ -122,6 +122,25 @@ def _run(
     return Run(name, config | more)
 
 
+def _refuses(request: Request) -> str | None:
+    """The scale's own images are known to be enough."""
+    name, settings = request.data["name"], request.settings
+    if name == settings["data"]:
+        return None
+    there = len(data.load_images(name).train)
+    networks = [size["network"] for size in settings["workloads"].values() if "text" not in size]
+    needed = max(
+        int(network["valid_images"] + network.get("train_images", network.get("batch_size", 128)))
+        for network in networks
+    )
+    if needed <= there:
+        return None
+    return (
+        f"the data set {name} has {there:,} images to train on, and the scale {request.scale} of the study ensemble takes "
+        f"{needed:,}; leave --data out ({settings['data']}), or give --scale smoke"
+    )
+
+
 def _data(request: Request, size: Mapping[str, Any]) -> dict[str, Any]:
     """Images are what the command names; the text is the scale's."""
     if "text" not in size:
@@ -156,6 +175,7 @@ STUDY = Study(
     methods=tuple(METHODS),
     takes="images",
     also_reads=lambda settings: [size["text"] for size in settings["workloads"].values() if "text" in size],
+    refuses=_refuses,
     titles=TITLES
     | {name: method.title for name, method in METHODS.items()}
     | {

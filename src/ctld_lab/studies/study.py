@@ -55,5 +55,7 @@ class Study:
     """What `--methods` may name besides `methods`."""
     also_reads: Callable[[Mapping[str, Any]], Sequence[str]] = lambda settings: ()
     """Data sets besides the one that the command names, by the settings of the scale."""
+    refuses: Callable[[Request], str | None] = lambda request: None
+    """Why a request cannot be carried out with the data that it names, if so; asked before any run."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Of methods that are more than an optimizer."""
