@@ -719,7 +719,7 @@ class TestBadHyperparameters:
 
     def test_every_option_with_a_range_has_been_tried(self):
         known = set().union(*map(options_of, OURS)) - {"params"}
-        objects = {"schedule", "inverse_temperature", "tempering", "process_group"}
+        objects = {"schedule", "inverse_temperature", "tempering", "process_group", "preconditioner"}
         assert known - objects - {"maximize", "adapt", "noise_compensation", "check_gradients"} == BAD.keys()
 
     @pytest.mark.parametrize("name", FROM_TORCH)

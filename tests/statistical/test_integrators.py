@@ -10,6 +10,9 @@ from torch import nn
 from ctld import CTLD, NonFiniteError, Tempering, diagnostics
 from targets import Classification, equal, saved, train
 
+# Steps are large here, to see what they do, and the thermometers say so.
+pytestmark = pytest.mark.filterwarnings("ignore::ctld.TemperatureWarning")
+
 COLD = 1e-40  # no noise that a float64 could show
 NUM_DATA, CURVATURE, ELEMENTS, BURN_IN, STEPS = 50.0, 25.0, 4000, 300, 1000
 
@@ -186,10 +189,15 @@ def test_bad_input():
     with pytest.raises(ValueError, match="integrator = 'verlet' is unknown"):
         build(Classification(), integrator="verlet")
     problem = Classification()
-    optimizer = CTLD(
-        problem.model.parameters(), 0.05, 0.0, num_data=96, exploration_steps=5, temperature=0.1, integrator="ubu"
-    )
+    options = {"num_data": 96, "exploration_steps": 5, "temperature": 0.1, "integrator": "ubu"}
+    with pytest.raises(ValueError, match="needs momentum > 0"):
+        CTLD(problem.model.parameters(), 0.05, 0.0, **options)
+    optimizer = CTLD(problem.model.parameters(), 0.05, 0.5, **options)
+    optimizer.param_groups[0]["momentum"] = 0.0  # a scheduler
+    before = saved(optimizer.state_dict())
     with pytest.raises(ValueError, match="needs momentum > 0"):
         train(problem, optimizer, range(1))
+    before["param_groups"][0]["momentum"] = 0.0
+    assert equal(saved(optimizer.state_dict()), before)
     with pytest.raises(ValueError, match="noise_compensation goes with"):
         build(Classification(), noise_compensation=True)

@@ -102,6 +102,7 @@ def test_the_limit_of_small_steps_is_not_the_law():
     assert scores([theta_square], [1.0 / (NUM_DATA * 20.0)])[0] > 10 * THRESHOLD
 
 
+@pytest.mark.filterwarnings("ignore::ctld.TemperatureWarning")  # the twins are hot, and the thermometers say so
 class TestNoiseCompensation:
     """Gradients k θ + s ξ: the kick brings variance lr·s² into v/√lr; compensation takes as much from the noise."""
 

@@ -191,6 +191,7 @@ class Thermometers:
 
     def load(self, state: Tensor) -> None:
         self.groups, self._seen, self._elements = {}, {}, {}
+        self._window = -1  # of another seed
         for number, row in enumerate(state.tolist()):
             if row[0]:
                 self.of(number).numbers = row
@@ -215,8 +216,11 @@ class _Elements:
                 continue
             places = slice(first, None, stride)
             self._places.append((parameter, places))
-            whole = -(-parameter.numel() // stride) if len(runs.runs) == 1 else count * runs.shards
-            weights += [parameter.numel() / whole * (runs.shards / ranks if ranks > 1 else 1.0)] * count
+            if len(runs.runs) == 1:
+                weight = parameter.numel() / -(-parameter.numel() // stride)
+            else:
+                weight = here.numel() / count
+            weights += [weight * (runs.shards / ranks if ranks > 1 else 1.0)] * count
             if scales is not None:
                 chosen_scales.append(local(scales[parameter]["scale"]).reshape(-1)[places])
         device = local(parameters[0]).device if parameters else torch.device("cpu")
