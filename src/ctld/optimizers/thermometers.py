@@ -216,10 +216,8 @@ class _Elements:
                 continue
             places = slice(first, None, stride)
             self._places.append((parameter, places))
-            if len(runs.runs) == 1:
-                weight = parameter.numel() / -(-parameter.numel() // stride)
-            else:
-                weight = here.numel() / count
+            seen = -(-parameter.numel() // stride)  # on all ranks, if blocks are in one piece
+            weight = parameter.numel() / seen if len(runs.runs) == 1 else here.numel() / count
             weights += [weight * (runs.shards / ranks if ranks > 1 else 1.0)] * count
             if scales is not None:
                 chosen_scales.append(local(scales[parameter]["scale"]).reshape(-1)[places])
