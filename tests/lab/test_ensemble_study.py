@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_run import StopAt
 
 import ctld
 from ctld_lab import data, jobs, studies, tuning, workloads
@@ -250,23 +251,6 @@ def test_too_few_images_are_refused_before_any_run(monkeypatch):
 
 
 # ---- interrupted ----
-
-
-class StopAt(Control):
-    """Asks to stop after so many looks."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def stopping(self):
-        self.looks -= 1
-        return self.looks < 0
-
-    @stopping.setter
-    def stopping(self, value):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from small_run import StopAt
 
 import ctld
 from ctld_lab import jobs, train, workloads
@@ -93,23 +94,6 @@ def tiny(monkeypatch):
     yield Tiny
     torch.set_rng_state(state)
     Tiny.broken_at = None
-
-
-class StopAt(Control):
-    """Asks to stop after so many looks."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    @property
-    def stopping(self):
-        self.looks -= 1
-        return self.looks < 0
-
-    @stopping.setter
-    def stopping(self, value):
-        pass
 
 
 def execute(path, method="sgd", control=None, **changes):
