@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-class Average:
+class Average(ABC):
     """Outputs of one sample after the other, batch by batch; `_join` folds a sample's batch into what is there."""
 
     def __init__(self) -> None:
@@ -41,14 +42,14 @@ class Average:
             raise ValueError("there are no samples to predict with")
         return [torch.cat(parts) for parts in zip(*self._parts, strict=True)]
 
-    def means(self) -> list[Tensor]:
-        raise NotImplementedError
+    @abstractmethod
+    def means(self) -> list[Tensor]: ...
 
-    def _read(self, output: Any) -> list[Tensor]:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, output: Any) -> list[Tensor]: ...
 
-    def _join(self, held: list[Tensor], found: list[Tensor]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _join(self, held: list[Tensor], found: list[Tensor]) -> None: ...
 
 
 class OfLogits(Average):
