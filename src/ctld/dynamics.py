@@ -7,7 +7,7 @@ whatever the parameters are; a kick converts gradients to the dtype of the momen
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from ctld import noise
 from ctld.sharding import Block, local
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(NamedTuple):
     """Which noise: of this kind, under this seed, at this step."""
 
     kind: str

@@ -22,6 +22,7 @@
 #define UNIT 4096
 #define PASS 256  /* elements whose noise is held in the first cache while they are updated */
 #define AHEAD 256 /* elements by which memory is asked for in advance */
+#define FAR_AHEAD 8192 /* bytes, likewise, where nothing but reading is done */
 #define LANES 16  /* sums are kept in this many lanes on every processor */
 #define GROUP 32  /* elements whose noise is computed together: see gaussian.py */
 #define PARALLEL_FROM 32768 /* elements; a parallel region costs as much as some thousand of them */
@@ -183,14 +184,17 @@ INLINE void box_muller(uint32_t radius_word, uint32_t angle_word, float *first, 
 
 INLINE float three_points(int32_t half) { return (float)((half >= 21845) - (half < -21845)) * 0x1.bb65f4p+0f; }
 
-/* Elements `element` to `element + PASS` of a stream; `element` is a multiple of GROUP. */
-#define NUMBERS(words)                                                                                                 \
+/* Elements `element` to `element + PASS` of a stream; `element` is a multiple of GROUP. BESIDE(g) is done with each group of
+ * Gaussian noise. */
+#define NUMBERS(words, BESIDE)                                                                                         \
     uint32_t w[PASS];                                                                                                  \
     if (noise == GAUSSIAN) {                                                                                           \
         words(w, PASS / 4, keys, element / 4, step, stream);                                                           \
-        for (int g = 0; g < PASS; g += GROUP)                                                                          \
+        for (int g = 0; g < PASS; g += GROUP) {                                                                        \
+            BESIDE(g)                                                                                                  \
             for (int i = 0; i < LANES; i++)                                                                            \
                 box_muller(w[g + i], w[g + LANES + i], &z[g + i], &z[g + LANES + i]);                                  \
+        }                                                                                                              \
     } else {                                                                                                           \
         words(w, PASS / 8, keys, element / 8, step, stream);                                                           \
         for (int g = 0; g < PASS; g += GROUP)                                                                          \
@@ -199,6 +203,7 @@ INLINE float three_points(int32_t half) { return (float)((half >= 21845) - (half
                 z[g + LANES + i] = three_points((int32_t)w[g / 2 + i] >> 16);                                          \
             }                                                                                                          \
     }
+#define NOTHING(g)
 
 /* ---- the update of a pass ---- */
 
@@ -255,12 +260,13 @@ VECTORS(avx512, 64)
     } while (0)
 
 /* One pass. The order of operations, each rounded once, is that of dynamics.py on a processor with fused multiply-adds,
- * where torch uses them. `noisy`, `measured` and `options` are constants where this is inlined. */
+ * where torch uses them. `noisy`, `measured`, `options` and `ahead` (whether to ask for the memory of
+ * the next pass) are constants where this is inlined. */
 #define UPDATES(TARGET, level, kind, real, root, width, LOAD, STORE)                                                   \
     TARGET INLINE void level##_pass_##kind(char *parameter, const char *gradient, char *momentum, const char *scale,   \
                                            char *previous, char *variance, double weight, const float *z,              \
                                            const Factors *f, const int noisy, const int measured, const int options,   \
-                                           double *sums)                                                               \
+                                           const int ahead, double *sums)                                              \
     {                                                                                                                  \
         typedef level##_##real Vector;                                                                                 \
         enum { SIZE = sizeof(Vector) / sizeof(real), PARTS = LANES / SIZE };                                           \
@@ -272,6 +278,11 @@ VECTORS(avx512, 64)
         for (int k = 0; k < PARTS; k++)                                                                                \
             prior[k] = kinetic[k] = midpoint[k] = none;                                                                \
         for (int row = 0; row < PASS; row += LANES) {                                                                  \
+            if (ahead) {                                                                                               \
+                __builtin_prefetch(parameter + (AHEAD + row) * width, 1);                                              \
+                __builtin_prefetch(gradient + (AHEAD + row) * width, 0);                                               \
+                __builtin_prefetch(momentum + (AHEAD + row) * sizeof(real), 1);                                        \
+            }                                                                                                          \
             _Pragma("GCC unroll 8") for (int k = 0; k < PARTS; k++)                                                    \
             {                                                                                                          \
                 const int i = row + k * SIZE;                                                                          \
@@ -358,36 +369,41 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
         memcpy(base + at * width, scratch, (size_t)(count * width));
 }
 
-#define BODY(level, kind, width, wide, words, noisy, measured, options)                                                       \
+/* Memory of a group of the pass that comes next. A core can have only so many requests under way, and waits if there are more: so
+ * they are made where it computes, between groups of Gaussian noise; without those, in the update, row by row. */
+#define FETCH(g)                                                                                                       \
+    for (int i = g; i < g + GROUP; i += 16) {                                                                          \
+        __builtin_prefetch(row->parameter + (at + AHEAD + i) * BYTES, 1);                                              \
+        __builtin_prefetch(row->gradient + (at + AHEAD + i) * BYTES, 0);                                               \
+        __builtin_prefetch(row->momentum + (at + AHEAD + i) * MOMENTUM_BYTES, 1);                                      \
+    }
+
+#define BODY(level, kind, width, wide, words, which, measured, options)                                                \
     {                                                                                                                  \
+        enum { BYTES = width, MOMENTUM_BYTES = wide };                                                                 \
         double sums[4 * LANES] = {0};                                                                                  \
         float z[PASS];                                                                                                 \
         char scratch[6][PASS * 8];                                                                                     \
         const Keys *keys = job->keys;                                                                                  \
         const uint32_t step = job->step, stream = (uint32_t)row->stream;                                               \
-        const int noise = (int)job->noise;                                                                             \
+        const int noise = (int)(which), noisy = noise != NO_NOISE;                                                     \
         const int64_t last = first + UNIT < row->numel ? first + UNIT : row->numel;                                    \
         for (int64_t at = first; at < last; at += PASS) {                                                              \
             const int64_t count = last - at < PASS ? last - at : PASS;                                                 \
             if (noisy) {                                                                                               \
                 uint64_t element = (uint64_t)(row->offset + at), shift = element % GROUP;                              \
                 element -= shift;                                                                                      \
-                { NUMBERS(words) }                                                                                     \
+                { NUMBERS(words, FETCH) }                                                                              \
                 if (shift) { /* a shard that does not begin with a group */                                            \
                     float head[PASS];                                                                                  \
                     memcpy(head, z + shift, (PASS - shift) * sizeof *z);                                               \
                     element += PASS;                                                                                   \
-                    { NUMBERS(words) }                                                                                 \
+                    { NUMBERS(words, NOTHING) }                                                                        \
                     memcpy(head + PASS - shift, z, shift * sizeof *z);                                                 \
                     memcpy(z, head, sizeof z);                                                                         \
                 }                                                                                                      \
                 if (count < PASS)                                                                                      \
                     memset(z + count, 0, (size_t)(PASS - count) * sizeof *z);                                          \
-            }                                                                                                          \
-            for (int i = 0; i < PASS; i += 16) {                                                                       \
-                __builtin_prefetch(row->parameter + (at + AHEAD + i) * width, 1);                                      \
-                __builtin_prefetch(row->gradient + (at + AHEAD + i) * width, 0);                                       \
-                __builtin_prefetch(row->momentum + (at + AHEAD + i) * wide, 1);                                        \
             }                                                                                                          \
             char *parameter = column(row->parameter, at, width, count, scratch[0]);                                    \
             char *gradient = column(row->gradient, at, width, count, scratch[1]);                                      \
@@ -395,8 +411,8 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
             char *scale = options ? column(row->scale, at, wide, count, scratch[3]) : NULL;                            \
             char *previous = options ? column(row->previous_gradient, at, wide, count, scratch[4]) : NULL;             \
             char *variance = options ? column(row->gradient_variance, at, wide, count, scratch[5]) : NULL;             \
-            level##_pass_##kind(parameter, gradient, momentum, scale, previous, variance, row->memory, z, job->factors, noisy, measured,    \
-                        options, sums);                                                                                \
+            level##_pass_##kind(parameter, gradient, momentum, scale, previous, variance, row->memory, z, job->factors, noisy, measured, \
+                        options, noise != GAUSSIAN, sums);                                                             \
             put_back(row->parameter, at, width, count, parameter);                                                     \
             put_back(row->momentum, at, wide, count, momentum);                                                        \
             put_back(row->previous_gradient, at, wide, options ? count : PASS, previous);                              \
@@ -411,21 +427,25 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     }
 
 /* Momentum without noise is SGD; without options it is what nearly everyone runs: these have code of their own. */
-#define UNIT_OF(name, TARGET, level, kind, width, wide, words)                                                                \
-    TARGET static void name##_noisy(const Job *job, const Row *row, int64_t first, Sums *out)                          \
-        BODY(level, kind, width, wide, words, 1, 1, 0)                                                                        \
+#define UNIT_OF(name, TARGET, level, kind, width, wide, words)                                                         \
+    TARGET static void name##_gaussian(const Job *job, const Row *row, int64_t first, Sums *out)                       \
+        BODY(level, kind, width, wide, words, GAUSSIAN, 1, 0)                                                          \
+    TARGET static void name##_three_point(const Job *job, const Row *row, int64_t first, Sums *out)                    \
+        BODY(level, kind, width, wide, words, THREE_POINT, 1, 0)                                                       \
     TARGET static void name##_plain(const Job *job, const Row *row, int64_t first, Sums *out)                          \
-        BODY(level, kind, width, wide, words, 0, 0, 0)                                                                        \
+        BODY(level, kind, width, wide, words, NO_NOISE, 0, 0)                                                          \
     TARGET static void name##_any(const Job *job, const Row *row, int64_t first, Sums *out)                            \
-        BODY(level, kind, width, wide, words, noise != NO_NOISE, 1, 1)                                                        \
+        BODY(level, kind, width, wide, words, job->noise, 1, 1)                                                        \
     static void name(const Job *job, const Row *row, int64_t first, Sums *out)                                         \
     {                                                                                                                  \
         if (row->scale || row->previous_gradient || job->factors->sign != 1 || !row->momentum)                         \
             name##_any(job, row, first, out);                                                                          \
-        else if (job->noise == NO_NOISE && !job->measured)                                                             \
+        else if (job->noise == GAUSSIAN)                                                                               \
+            name##_gaussian(job, row, first, out);                                                                     \
+        else if (job->noise == THREE_POINT)                                                                            \
+            name##_three_point(job, row, first, out);                                                                  \
+        else if (!job->measured)                                                                                       \
             name##_plain(job, row, first, out);                                                                        \
-        else if (job->noise != NO_NOISE)                                                                               \
-            name##_noisy(job, row, first, out);                                                                        \
         else                                                                                                           \
             name##_any(job, row, first, out);                                                                          \
     }
@@ -440,7 +460,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     TARGET static void level##_numbers(int noise, const Keys *keys, uint32_t step, uint32_t stream, uint64_t element,  \
                                        float *z)                                                                       \
     {                                                                                                                  \
-        NUMBERS(words)                                                                                                 \
+        NUMBERS(words, NOTHING)                                                                                        \
     }
 
 #define PORTABLE
@@ -504,36 +524,35 @@ void ctld_numbers(int64_t level, int64_t noise, uint64_t seed, int64_t step, int
 }
 
 /* Whether all gradients are finite: an element is not if its exponent is all ones. */
+#define ODD_ONE(i)                                                                                                     \
+    {                                                                                                                  \
+        memcpy(&bits, x + (i) * (int64_t)sizeof bits, sizeof bits);                                                    \
+        odd |= (bits & exponent) == exponent;                                                                          \
+    }
+#define ODD_ONES(Bits, ones)                                                                                           \
+    {                                                                                                                  \
+        const Bits exponent = ones;                                                                                    \
+        Bits bits, odd = 0;                                                                                            \
+        for (; first + PASS <= last; first += PASS) {                                                                  \
+            for (int k = 0; k < PASS * (int)sizeof bits; k += 64) /* the processor does not look that far ahead */     \
+                __builtin_prefetch(x + first * (int64_t)sizeof bits + k + FAR_AHEAD, 0);                               \
+            for (int i = 0; i < PASS; i++)                                                                             \
+                ODD_ONE(first + i)                                                                                     \
+        }                                                                                                              \
+        for (; first < last; first++)                                                                                  \
+            ODD_ONE(first)                                                                                             \
+        return (int64_t)odd;                                                                                           \
+    }
 #ifdef X86
 __attribute__((target_clones("default", "avx2", "avx512f")))
 #endif
 static int64_t odd_ones(const char *x, int64_t type, int64_t first, int64_t last)
 {
-    int64_t odd = 0;
-    if (type == FLOAT64) {
-        for (int64_t i = first; i < last; i++) {
-            uint64_t bits;
-            memcpy(&bits, x + 8 * i, 8);
-            odd |= (bits & 0x7FF0000000000000u) == 0x7FF0000000000000u;
-        }
-    } else if (type == FLOAT32) {
-        int32_t any = 0;
-        for (int64_t i = first; i < last; i++) {
-            uint32_t bits;
-            memcpy(&bits, x + 4 * i, 4);
-            any |= (bits & 0x7F800000u) == 0x7F800000u;
-        }
-        odd = any;
-    } else {
-        int16_t any = 0;
-        for (int64_t i = first; i < last; i++) {
-            uint16_t bits;
-            memcpy(&bits, x + 2 * i, 2);
-            any |= (bits & 0x7F80u) == 0x7F80u;
-        }
-        odd = any;
-    }
-    return odd;
+    if (type == FLOAT64)
+        ODD_ONES(uint64_t, 0x7FF0000000000000u)
+    if (type == FLOAT32)
+        ODD_ONES(uint32_t, 0x7F800000u)
+    ODD_ONES(uint16_t, 0x7F80)
 }
 
 int64_t ctld_all_finite(int64_t type, int64_t threads, const Row *rows, int64_t count)

@@ -262,7 +262,7 @@ class CTLD(Sampler):
         self._settle_temperature()
         exploring = self.exploring
         try:
-            result = self._evaluate(closure, loss)
+            result = self._evaluate(closure, loss, needed=exploring)
             observed, self._observed = self._observed, []
             self._check_groups()
             everything = self._movers()
@@ -300,7 +300,7 @@ class CTLD(Sampler):
             restart = getattr(self.tempering, "restart", None)
             if restart is not None:
                 restart()
-        if exploring and not self.exploring:
+        if exploring and self.cycle_step >= self.exploration_steps:
             self._thermometers.pause()
         if self._advice is not None:
             self._advise()
@@ -316,7 +316,8 @@ class CTLD(Sampler):
             else:
                 verdict = verdict.tolist()
         mean_loss = math.nan if isinstance(verdict, Tensor) else self._accepted_loss(verdict)
-        self._adapt_preconditioner(everything)
+        if self._adapts():
+            self._adapt_preconditioner(everything)
         move = self._move_of_potential(mean_loss, verdict, everything) if self._tempers_potential else None
         ratio = self.tempering.temperature_ratio if move is None else move.ratio  # 1/g(α) before α moves
         readings: list[tuple[int, int, Any]] = []
@@ -389,24 +390,22 @@ class CTLD(Sampler):
 
     def _temperatures(self) -> tuple[GroupTemperatures | None, ...]:
         """What the thermometers know by now; None for groups that have not explored."""
-        known = self._thermometers.groups
-        return tuple(known[n].temperatures if n in known else None for n in range(len(self.param_groups)))
+        return self._thermometers.temperatures(len(self.param_groups))
 
     def _read_thermometers(
         self, readings: list[tuple[int, int, Any]], rows: list[Sequence[float]], ratio: float
     ) -> tuple[GroupTemperatures | None, ...]:
         """Take in the step's temperatures; what is known by now, for each group."""
         unit = self.num_data / (self._temperature * ratio)
-        looks: Sequence[Sequence[float] | None] = rows[len(readings) :] or [None] * len(readings)
-        for (number, moved, _), row, look in zip(readings, rows, looks, strict=False):
-            thermometer, group = self._thermometers.of(number), self.param_groups[number]
-            if moved:
-                fresh = thermometer.read(unit * 0.25 * row[2] / moved, ratio)
-                if look is not None and look[2]:
-                    heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
-                    thermometer.read_look(unit * look[0] / look[2], heat * look[1] / look[2], ratio)
-                if fresh and not self._warned_of_temperature:
-                    self._advice = self._advice or self._remedy(number, thermometer)
+        for (number, moved, _), row in zip(readings, rows, strict=False):
+            fresh = self._thermometers.read(number, unit * 0.25 * row[2] / moved, ratio) if moved else None
+            if fresh is not None and not self._warned_of_temperature:
+                self._advice = self._advice or self._remedy(number, fresh)
+        for (number, moved, _), look in zip(readings, rows[len(readings) :], strict=False):
+            if moved and look[2]:
+                group = self.param_groups[number]
+                heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
+                self._thermometers.of(number).read_look(unit * look[0] / look[2], heat * look[1] / look[2], ratio)
         return self._temperatures()
 
     def _remedy(self, number: int, thermometer: GroupThermometer) -> str | None:
@@ -476,9 +475,8 @@ class CTLD(Sampler):
     @torch.no_grad()
     def _adapt_preconditioner(self, everything: list[Movers]) -> None:
         """Before a step that is sure to be taken, when it is time."""
+        assert self.preconditioner is not None
         rms = self.preconditioner
-        if rms is None or not self._adapts():
-            return
         groups = zip(self.param_groups, everything, strict=True)
         moving = [
             (group, movers)

@@ -20,7 +20,7 @@ Where the potential alone is tempered, momenta are multiplied by `before` and `a
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -119,7 +119,7 @@ class Settings:
             refused=refused,
         )
         second: Any = movers.advance(
-            replace(source, seed=source.seed ^ _SECOND_NOISE),
+            source._replace(seed=source.seed ^ _SECOND_NOISE),
             retain=self.momentum * scale,
             impulse=0.0,
             deviation=motion.second * math.sqrt(self.heat) * scale,

@@ -1,12 +1,11 @@
 """What a step of CTLD did: a record for logs and diagnostics, no part of the state."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ctld.optimizers.thermometers import GroupTemperatures
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """What the last step did, for logs and diagnostics. In fine-tuning α is frozen, the ratio 1, the temperatures those of the
     exploration before, and the rest None."""
 

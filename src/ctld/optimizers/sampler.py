@@ -185,17 +185,19 @@ class Sampler(Resumable):
         """Whether the next step reads the loss; most methods never do, and ignore it."""
         return False
 
-    def _evaluate(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
-        """Run the closure and take in the loss; what was observed is used rather than what the closure returns."""
+    def _evaluate(
+        self, closure: Callable[[], Loss | None] | None, loss: Loss | None, *, needed: bool = False
+    ) -> Loss | None:
+        """Run the closure and take in the loss, if `needed`; what was observed is used rather than what the closure returns."""
         returned: Loss | None = None
         try:
             if closure is not None:
                 with torch.enable_grad():
                     returned = closure()
-            if loss is not None:
-                self.observe(loss)
-            elif returned is not None and not self._observed:
-                self.observe(returned)
+            if needed and loss is not None:
+                self._observed.append(_one_element(loss))
+            elif needed and returned is not None and not self._observed:
+                self._observed.append(_one_element(returned))
         except BaseException:
             self._observed = []  # belongs to a step that will not be taken
             raise
@@ -209,9 +211,9 @@ class Sampler(Resumable):
         Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike; a rank that has
         `failed` makes them all refuse it. They may be on the device.
         """
-        found: list[Tensor | bool] = [not failed, *(group.finite() for group in movers)]
+        found: list[Tensor | bool] = [not failed, *[group.finite() for group in movers]]
         together = self._ranks() > 1
-        if not together and not any(isinstance(value, Tensor) for value in (*observed, *found)):
+        if not together and not any([isinstance(value, Tensor) for value in (*observed, *found)]):
             return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0, more
         device = self._device()
         dtype = dynamics.wide_dtype(device)
@@ -366,6 +368,8 @@ def _finite(gradient: Tensor | None) -> bool:
 
 
 def _one_element(loss: Loss) -> Loss:
+    if type(loss) is float:
+        return loss
     if sharded(loss):
         loss = loss.full_tensor()  # type: ignore[union-attr]
     if isinstance(loss, Tensor):

@@ -124,11 +124,28 @@ class Thermometers:
         self._seen: dict[int, tuple[int, Tensor]] = {}
         self._window, self._start = -1, 0
         self._elements: dict[int, _Elements] = {}
+        self._known: tuple[GroupTemperatures | None, ...] = ()
 
     def of(self, number: int) -> GroupThermometer:
         found = self.groups.get(number)
         if found is None:
             found = self.groups[number] = GroupThermometer()
+            self._known = ()
+        return found
+
+    def temperatures(self, num_groups: int) -> tuple[GroupTemperatures | None, ...]:
+        """What is known by now; None for groups that have not explored."""
+        if len(self._known) != num_groups:
+            known = self.groups
+            self._known = tuple(known[n].temperatures if n in known else None for n in range(num_groups))
+        return self._known
+
+    def read(self, number: int, kinetic: float, ratio: float) -> GroupThermometer | None:
+        """Take in a group's momenta of a step at 1/g = `ratio`; its thermometer, if there are new averages."""
+        found = self.of(number)
+        if not found.read(kinetic, ratio):
+            return None
+        self._known = ()
         return found
 
     def phase(self, step: int, seed: int) -> int:
@@ -190,7 +207,7 @@ class Thermometers:
         return state
 
     def load(self, state: Tensor) -> None:
-        self.groups, self._seen, self._elements = {}, {}, {}
+        self.groups, self._seen, self._elements, self._known = {}, {}, {}, ()
         self._window = -1  # of another seed
         for number, row in enumerate(state.tolist()):
             if row[0]:
