@@ -1,10 +1,12 @@
 """g, φ and V_b against finite differences, closed forms and the sum of Gaussians."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
 
+from ctld.kernels import native
 from ctld.tempering import ConfiningWell, Metadynamics, TemperatureScaling
 
 
@@ -50,7 +52,10 @@ class TestConfiningWell:
 
 
 class TestMetadynamics:
-    def test_values_are_the_sum_of_gaussians(self):
+    @pytest.mark.parametrize("compiled", [True, False])
+    def test_values_are_the_sum_of_gaussians(self, compiled, monkeypatch):
+        if not compiled:
+            monkeypatch.setattr(native, "load", lambda: None)
         bias = Metadynamics(height=0.7, width=0.05, num_bins=200, edge=1.2)
         centers = np.random.default_rng(1).uniform(-1.4, 1.4, 500)
         for center in centers:
@@ -89,6 +94,14 @@ class TestMetadynamics:
             bias.deposit(0.3)
             sizes.add(sum(np.asarray(v).size for v in vars(bias).values()))
         assert sizes == {2 * 301 + 4}
+
+    def test_a_copy_has_hills_of_its_own(self):
+        bias = Metadynamics(height=1.0)
+        bias.deposit(0.3)
+        before, twin = bias.values, copy.deepcopy(bias)
+        twin.deposit(0.3)
+        np.testing.assert_array_equal(bias.values, before)
+        np.testing.assert_array_equal(twin.values, 2 * before)
 
     def test_state_of_another_grid_is_refused(self):
         bias, other = Metadynamics(height=1.0, num_bins=100), Metadynamics(height=1.0, num_bins=200)

@@ -490,7 +490,7 @@ static Numbers *const NUMBER_MAKERS[] = {
 /* ---- what Python calls ---- */
 
 /* Raised whenever what follows takes or gives something else, so that an old library is not called in its place. */
-int64_t ctld_version(void) { return 2; }
+int64_t ctld_version(void) { return 3; }
 
 /* The best level that this processor has: 0 portable, 1 AVX2, 2 AVX-512. */
 int64_t ctld_best_level(void)
@@ -521,6 +521,13 @@ void ctld_numbers(int64_t level, int64_t noise, uint64_t seed, int64_t step, int
         last = last > PASS ? PASS : last;
         memcpy(out + (element + first - offset), z + first, (last - first) * sizeof *z);
     }
+}
+
+/* Nodes first to last of a bias: one more hill at `centre`, of this height, exp(−scale·distance²). */
+void ctld_add_hill(double *values, const double *nodes, int64_t first, int64_t last, double centre, double height, double scale)
+{
+    for (int64_t i = first; i <= last; i++)
+        values[i] += height * exp(-scale * ((nodes[i] - centre) * (nodes[i] - centre)));
 }
 
 /* Whether all gradients are finite: an element is not if its exponent is all ones. */

@@ -33,11 +33,11 @@ TYPES = {
     torch.float64: Type(1, torch.float64),
     torch.bfloat16: Type(2, torch.float32),
 }
-VERSION = 2  # of what the functions in kernels.c take and give
+VERSION = 3  # of what the functions in kernels.c take and give
 COLUMNS = 11  # of a row of the table that describes a tensor
 
 _log = logging.getLogger("ctld")
-_Integer, _Seed, _Pointer = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
+_Integer, _Seed, _Pointer, _Real = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_double
 # Elements 0 to 3 of seed 2017, step 12, stream 4; the tests hold the slow version to the same.
 _KNOWN = {
     "gaussian": [0.24943512678146362, -1.050191044807434, -0.005450126249343157, 1.4700632095336914],
@@ -68,6 +68,9 @@ class Library:
         self._step.restype = _Integer
         self._all_finite.argtypes = [_Integer, _Integer, _Pointer, _Integer]
         self._all_finite.restype = _Integer
+        self._add_hill = library.ctld_add_hill
+        self._add_hill.argtypes = [_Pointer, _Pointer, _Integer, _Integer, _Real, _Real, _Real]
+        self._add_hill.restype = None
         self.level = int(library.ctld_best_level())
         """Which of LEVELS runs: the best that the processor has. The numbers are the same with any."""
         self._forked = False
@@ -90,6 +93,19 @@ class Library:
     def all_finite(self, dtype: torch.dtype, rows: "array[int]") -> bool:
         """Whether the gradients of the rows hold neither NaN nor inf."""
         return bool(self._all_finite(TYPES[dtype].number, self._threads(), _address(rows), len(rows) // COLUMNS))
+
+    def add_hill(
+        self,
+        values: "array[float]",
+        nodes: "array[float]",
+        first: int,
+        last: int,
+        centre: float,
+        height: float,
+        scale: float,
+    ) -> None:
+        """values += height·exp(−scale·(nodes − centre)²), from element `first` to `last`."""
+        self._add_hill(_address(values), _address(nodes), first, last, centre, height, scale)
 
     def step(
         self,

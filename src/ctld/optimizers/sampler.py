@@ -211,9 +211,11 @@ class Sampler(Resumable):
         Whether to refuse a step is decided in the same reduction as the loss, so that all ranks decide alike; a rank that has
         `failed` makes them all refuse it. They may be on the device.
         """
-        found: list[Tensor | bool] = [not failed, *[group.finite() for group in movers]]
         together = self._ranks() > 1
-        if not together and not any([isinstance(value, Tensor) for value in (*observed, *found)]):
+        if not together and not movers and [*map(type, observed)] == [float]:  # by far the most frequent case
+            return observed[0], float(failed), 1.0, 0.0, 0.0, more  # type: ignore[return-value]
+        found: list[Tensor | bool] = [not failed, *(group.finite() for group in movers)]
+        if not together and not any(isinstance(value, Tensor) for value in (*observed, *found)):
             return float(sum(observed)), 0.0 if all(found) else 1.0, 1.0, 0.0, 0.0, more
         device = self._device()
         dtype = dynamics.wide_dtype(device)

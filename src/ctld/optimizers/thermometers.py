@@ -28,7 +28,7 @@ from ctld.sharding import block, local
 
 LIMIT = 1024
 PROJECTIONS = 4
-RAREST, MOST_OFTEN = 128, 32  # steps from one look to the next; in between, LOOKS of them fit into the exploration
+RAREST, MOST_OFTEN = 512, 32  # steps from one look to the next; in between, LOOKS of them fit into the exploration
 LOOKS = 100
 SAME = 1.0 + 1e-6  # within which ratios are one temperature
 _LOOKS_NOISE = 1 << 60  # flips a bit of the seed

@@ -1,6 +1,7 @@
 """V_b(α): metadynamics, a bias potential that fills the minima of α's free energy (Eq. 13 of the paper)."""
 
 import math
+from array import array
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctld.checks import integer, real
+from ctld.kernels import native
 
 # A hill is 3e-17 of its height at this many widths: beyond, adding it would not change a float64.
 _REACH = 8.8
@@ -37,18 +39,19 @@ class Metadynamics:
         self.width = real("width", width, above=0)
         self.num_bins = integer("num_bins", num_bins, at_least=1)
         self.edge = real("edge", edge, above=0)
-        self._nodes = np.linspace(-self.edge, self.edge, self.num_bins + 1)
-        self._values = np.zeros(self.num_bins + 1)
+        # A hill is deposited at every step, for which numpy's arrays are slow to begin with.
+        self._nodes = array("d", np.linspace(-self.edge, self.edge, self.num_bins + 1))
+        self._values = array("d", bytes(8 * (self.num_bins + 1)))
 
     @property
     def nodes(self) -> NDArray[np.float64]:
         """The grid: num_bins + 1 values of α."""
-        return self._nodes.copy()
+        return np.array(self._nodes)
 
     @property
     def values(self) -> NDArray[np.float64]:
         """V_b at the nodes."""
-        return self._values.copy()
+        return np.array(self._values)
 
     @property
     def spacing(self) -> float:
@@ -62,33 +65,37 @@ class Metadynamics:
         reach = _REACH * self.width
         first = max(math.ceil((alpha - reach + self.edge) / self.spacing), 0)
         last = min(math.floor((alpha + reach + self.edge) / self.spacing), self.num_bins)
-        # In place: a hill is deposited at every step, and each array made would cost as much as its arithmetic.
-        hill = self._nodes[first : last + 1] - alpha
-        hill *= hill
-        hill *= -0.5 / self.width**2
-        np.exp(hill, out=hill)
-        hill *= self.height
-        values = self._values[first : last + 1]
-        values += hill
+        scale = 0.5 / self.width**2
+        library = native.load()
+        if library is not None:
+            library.add_hill(self._values, self._nodes, first, last, alpha, self.height, scale)
+            return
+        nodes, values = (np.frombuffer(numbers)[first : last + 1] for numbers in (self._nodes, self._values))
+        values += self.height * np.exp(-scale * (nodes - alpha) ** 2)
 
     def force(self, alpha: float) -> float:
         """−dV_b/dα, per unit of α's mass."""
         if abs(alpha) > self.edge:
             return 0.0
         bin_index = min(int((alpha + self.edge) / self.spacing), self.num_bins - 1)
-        return float(self._values[bin_index] - self._values[bin_index + 1]) / self.spacing
+        return (self._values[bin_index] - self._values[bin_index + 1]) / self.spacing
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": torch.tensor(self._values), "edge": self.edge, "height": self.height, "width": self.width}
+        return {
+            "values": torch.tensor(self._values, dtype=torch.float64),
+            "edge": self.edge,
+            "height": self.height,
+            "width": self.width,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         values = torch.as_tensor(state_dict["values"]).to("cpu", torch.float64).numpy().copy()
-        if values.shape != self._values.shape or state_dict["edge"] != self.edge:
+        if values.shape != (self.num_bins + 1,) or state_dict["edge"] != self.edge:
             raise ValueError(
                 f"the state has a bias of {values.size - 1} bins over ±{state_dict['edge']:g}, this one has "
                 f"{self.num_bins} over ±{self.edge:g}; build Metadynamics with the state's num_bins and edge"
             )
-        self._values = values
+        self._values = array("d", values)
         self.height, self.width = float(state_dict["height"]), float(state_dict["width"])
 
     def __repr__(self) -> str:
