@@ -68,8 +68,8 @@ class Movers:
         self.compensation: Compensation | None = None
         self._state = state
         self._sharded = any(sharded(candidate) for candidate in candidates)
-        self._followers: list[tuple[Tensor, Tensor | None, int]] = []
-        """Of each candidate: itself, its momentum, and the place of its row, or −1 if it has no gradient."""
+        self._followers: list[tuple[Tensor, int, int, int, int]] = []
+        """Of each candidate: itself; the place of its row, or −1 if it has no gradient; size, address, and the momentum's."""
         self._others: list[int] = []
         """Places of the tensors for which there is no kernel."""
         self._on_gpu: dict[tuple[torch.device, torch.dtype, float], list[int]] = {}
@@ -79,7 +79,7 @@ class Movers:
         tables: dict[_Table, list[int]] = {}
         for stream, owner in enumerate(candidates, first_stream):
             if owner.grad is None:
-                self._followers.append((owner, None, -1))
+                self._followers.append((owner, -1, 0, 0, 0))
                 continue
             parameter, gradient = local(owner), local(owner.grad)
             if gradient.layout != torch.strided:
@@ -108,8 +108,8 @@ class Movers:
                 continue
             table = tables.setdefault((parameter.dtype, weight), [])
             self._rows.append(((parameter.dtype, weight), len(table)))
-            self._followers.append((owner, momentum, len(table)))
             own = 0 if momentum is None else momentum.data_ptr()
+            self._followers.append((owner, len(table), parameter.numel(), parameter.data_ptr(), own))
             table += [parameter.data_ptr(), gradient.data_ptr(), own, 0, 0, 0]
             table += [parameter.numel(), here.runs[0][0] if here.runs else 0, stream, 0, 0]
         self._tables = {key: array("q", rows) for key, rows in tables.items()}
@@ -133,7 +133,8 @@ class Movers:
             return False
         (((dtype, _), rows),) = self._tables.items()
         self._state = state  # a loaded one is a new object
-        for candidate, (owner, momentum, row) in zip(candidates, self._followers, strict=True):
+        spread, scaled, moving = self._sharded, self._scaled, self.momenta is not None
+        for candidate, (owner, row, numel, address, own_address) in zip(candidates, self._followers, strict=True):
             gradient: Any = candidate.grad
             if row < 0:
                 if gradient is None and candidate is owner:
@@ -141,24 +142,24 @@ class Movers:
                 return False
             if gradient is None or candidate is not owner:
                 return False
-            parameter, own = owner, None if momentum is None else state[owner]["momentum_buffer"]
-            if self._sharded:
+            parameter, own = owner, state[owner]["momentum_buffer"] if moving else None
+            if spread:
                 parameter, gradient, own = local(parameter), local(gradient), local(own)
             if (
-                parameter.data_ptr() != rows[row]
-                or parameter.numel() != rows[row + 6]
+                parameter.data_ptr() != address
+                or parameter.numel() != numel
                 or not parameter.is_contiguous()
-                or (momentum is not None and own.data_ptr() != rows[row + 2])  # type: ignore[union-attr]
-                or (self._scaled and local(state[owner]["scale"]).data_ptr() != rows[row + 3])
+                or (moving and own.data_ptr() != own_address)  # type: ignore[union-attr]
+                or (scaled and local(state[owner]["scale"]).data_ptr() != rows[row + 3])
                 or gradient.dtype is not dtype
-                or gradient.numel() != rows[row + 6]
+                or gradient.numel() != numel
                 or type(gradient) is not Tensor
                 or not gradient.is_contiguous()
                 or gradient.is_neg()
             ):
                 return False
-            rows[row + 1] = address = gradient.data_ptr()
-            if not address and rows[row + 6]:
+            rows[row + 1] = there = gradient.data_ptr()
+            if not there and numel:
                 return False
         return True
 
