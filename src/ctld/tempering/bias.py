@@ -62,9 +62,9 @@ class Metadynamics:
         """Add one hill at `alpha`."""
         if abs(alpha) > self.edge:
             return
-        reach = _REACH * self.width
-        first = max(math.ceil((alpha - reach + self.edge) / self.spacing), 0)
-        last = min(math.floor((alpha + reach + self.edge) / self.spacing), self.num_bins)
+        reach, spacing, place = _REACH * self.width, self.spacing, alpha + self.edge
+        first = max(math.ceil((place - reach) / spacing), 0)
+        last = min(math.floor((place + reach) / spacing), self.num_bins)
         scale = 0.5 / self.width**2
         library = native.load()
         if library is not None:
@@ -77,8 +77,9 @@ class Metadynamics:
         """−dV_b/dα, per unit of α's mass."""
         if abs(alpha) > self.edge:
             return 0.0
-        bin_index = min(int((alpha + self.edge) / self.spacing), self.num_bins - 1)
-        return (self._values[bin_index] - self._values[bin_index + 1]) / self.spacing
+        spacing, values = self.spacing, self._values
+        bin_index = min(int((alpha + self.edge) / spacing), self.num_bins - 1)
+        return (values[bin_index] - values[bin_index + 1]) / spacing
 
     def state_dict(self) -> dict[str, Any]:
         return {
