@@ -115,3 +115,31 @@ def test_the_temperings_table_is_the_stored_one():
         cells = [f"{int(row['dimensions']):,}", title, kinetic, value(row, "mean_square_ratio", 4)]
         cells += [f"{float(row['largest_total_variation']):.3f}", value(row, "crossing_ratio", 0)]
         assert f"| {' | '.join(cells)} |" in text
+
+
+def test_the_ensembles_tables_are_the_stored_ones():
+    """docs/ensembles.md, from results/laptop/tables: every method's nll, and the comparisons that were planned."""
+    tables, text = ROOT / "results" / "laptop" / "tables", (ROOT / "docs" / "ensembles.md").read_text()
+    digits = {"digits5k": 4, "digits60k": 4, "text": 3}
+
+    def rows(name):
+        with (tables / f"ensemble-{name}.csv").open(encoding="utf-8") as file:
+            return [row for row in csv.DictReader(file) if row["metric"] == "test nll"]
+
+    cells = {}
+    for workload, places in digits.items():
+        for row in rows(f"final-{workload}"):
+            half = (float(row["high"]) - float(row["low"])) / 2
+            cell = f"{float(row['mean']):.{places}f} ± {half:.{places}f}"
+            marked = {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
+            cells.setdefault(row["method"], []).append(marked)
+    assert len(cells) == 12
+    for method, values in cells.items():
+        assert f" | {' | '.join(values)} |" in text, method
+
+    primary = [row for row in rows("differences") if row["role"] == "primary"]
+    assert len(primary) == 9
+    for row in primary:
+        places = digits[row["workload"]]
+        mean, low, high = (f"{float(row[name]):+.{places}f}".replace("-", "−") for name in ("mean", "low", "high"))
+        assert f"| {mean} ({low} to {high}), {row['word']} |" in text, row
