@@ -143,3 +143,29 @@ def test_the_ensembles_tables_are_the_stored_ones():
         places = digits[row["workload"]]
         mean, low, high = (f"{float(row[name]):+.{places}f}".replace("-", "−") for name in ("mean", "low", "high"))
         assert f"| {mean} ({low} to {high}), {row['word']} |" in text, row
+
+
+def test_the_readings_of_flatness_are_the_stored_ones():
+    """Counts in docs/ensembles.md and the README, from results/laptop/tables."""
+    agree = opposite = readings = 0
+    tempered = ("ctld", "cycles_paper", "cycles_calibrated", "cycles_driven")
+    supported = correlations = 0
+    for study in ("sda", "charrnn", "ensemble"):
+        table = ROOT / "results" / "laptop" / "tables" / f"flat-minima-{study}"
+        with Path(f"{table}-differences.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["method"] in tempered]
+        readings += len(rows)
+        agree += sum(float(row["high"]) < 0 for row in rows)
+        opposite += sum(float(row["low"]) > 0 for row in rows)
+        with Path(f"{table}-correlations.csv").open(encoding="utf-8") as file:
+            rows = [row for row in csv.DictReader(file) if row["quality"] == "test loss"]
+        correlations += len(rows)
+        supported += sum(float(row["rho"]) > 0 and float(row["p"]) < 0.05 for row in rows)
+        assert not any(float(row["rho"]) < 0 and float(row["p"]) < 0.05 for row in rows)
+    text, readme = (ROOT / "docs" / "ensembles.md").read_text(), (ROOT / "README.md").read_text()
+    assert f"{agree} agree, {opposite} say the opposite and {readings - agree - opposite} decide nothing" in text
+    assert f"Of {correlations} readings {supported} agree" in text
+    assert (
+        f"Of {readings} readings of flatness {agree} have CTLD flatter than SGD-M and {opposite} the opposite" in readme
+    )
+    assert f"{supported} of {correlations} readings agree" in readme

@@ -298,9 +298,11 @@ VECTORS(avx512, 64)
                     Vector s;                                                                                          \
                     memcpy(&s, scale + i * sizeof(real), sizeof s);                                                    \
                     move *= s;                                                                                         \
-                    for (int l = 0; l < SIZE; l++) {                                                                   \
+                    for (int l = 0; l < SIZE; l++)                                                                     \
                         spread[l] *= root(s[l]);                                                                       \
-                        mass[l] = s[l] > 0 ? 1 / s[l] : 0; /* nothing is beyond the tensor's end */                    \
+                    if (measured) { /* 1/s; none where s is 0, beyond the tensor's end */                              \
+                        const __typeof__(s > none) there = s > none;                                                   \
+                        mass = (Vector)((__typeof__(s > none))((none + 1) / s) & there);                               \
                     }                                                                                                  \
                 }                                                                                                      \
                 if (options && previous) {                                                                             \
@@ -435,7 +437,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     TARGET static void name##_plain(const Job *job, const Row *row, int64_t first, Sums *out)                          \
         BODY(level, kind, width, wide, words, NO_NOISE, 0, 0)                                                          \
     TARGET static void name##_any(const Job *job, const Row *row, int64_t first, Sums *out)                            \
-        BODY(level, kind, width, wide, words, job->noise, 1, 1)                                                        \
+        BODY(level, kind, width, wide, words, job->noise, job->measured, 1)                                                        \
     static void name(const Job *job, const Row *row, int64_t first, Sums *out)                                         \
     {                                                                                                                  \
         if (row->scale || row->previous_gradient || job->factors->sign != 1 || !row->momentum)                         \
