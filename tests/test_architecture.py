@@ -22,7 +22,7 @@ ARROWS = {
     "ctld.schedules": {"ctld.checks"},
     "ctld.diagnostics": {"ctld.checks"},
     "ctld.chains": {"ctld.checks"},
-    "ctld.tempering": {"ctld.checks"},
+    "ctld.tempering": {"ctld.checks", "ctld.kernels"},
     "ctld.optimizers": {
         "ctld.checks",
         "ctld.compensation",
