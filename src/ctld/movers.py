@@ -147,11 +147,12 @@ class Movers:
                 parameter, gradient, own = local(parameter), local(gradient), local(own)
             if (
                 parameter.data_ptr() != address
+                or parameter.numel() != numel
                 or not parameter.is_contiguous()
                 or (moving and own.data_ptr() != own_address)  # type: ignore[union-attr]
                 or (scaled and local(state[owner]["scale"]).data_ptr() != rows[row + 3])
                 or gradient.dtype is not dtype
-                or gradient.numel() != numel  # which is the parameter's: autograd sees to it
+                or gradient.numel() != numel
                 or type(gradient) is not Tensor
                 or not gradient.is_contiguous()
                 or gradient.is_neg()

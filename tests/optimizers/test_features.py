@@ -724,3 +724,17 @@ def test_defaults_emit_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(*build())
+
+
+def test_a_parameter_that_shrank_in_place_is_not_written_beyond_its_end():
+    """Its address is the same, and its old gradient still fits the old size."""
+    parameter = torch.nn.Parameter(torch.ones(8))
+    whole = parameter.data
+    optimizer = CTLD([parameter], lr=0.1, num_data=10, exploration_steps=0)
+    parameter.grad = torch.ones(8)
+    optimizer.step()
+    before = whole.clone()
+    parameter.data = whole[:3]
+    with pytest.raises(RuntimeError):
+        optimizer.step()
+    assert torch.equal(whole, before)

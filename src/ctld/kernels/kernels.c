@@ -437,7 +437,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     TARGET static void name##_plain(const Job *job, const Row *row, int64_t first, Sums *out)                          \
         BODY(level, kind, width, wide, words, NO_NOISE, 0, 0)                                                          \
     TARGET static void name##_any(const Job *job, const Row *row, int64_t first, Sums *out)                            \
-        BODY(level, kind, width, wide, words, job->noise, job->measured, 1)                                                        \
+        BODY(level, kind, width, wide, words, job->noise, job->measured, 1)                                            \
     static void name(const Job *job, const Row *row, int64_t first, Sums *out)                                         \
     {                                                                                                                  \
         if (row->scale || row->previous_gradient || job->factors->sign != 1 || !row->momentum)                         \
