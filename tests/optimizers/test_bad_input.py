@@ -47,7 +47,7 @@ def parameter(**options):
         ({"seed": -1}, ValueError, r"seed = -1"),
         ({"seed": 2**63}, ValueError, r"seed = 9223372036854775808"),
         ({"seed": "lucky"}, TypeError, r"seed = 'lucky'"),
-        ({"tempering": "hot"}, TypeError, r"tempering = 'hot' lacks one of"),
+        ({"tempering": "hot"}, TypeError, r"tempering = 'hot' is none"),
     ],
 )
 def test_hyperparameters(options, error, message):
@@ -79,22 +79,9 @@ def test_a_refused_constructor_leaves_the_tempering_free():
     CTLD([zeros], **OPTIONS, temperature=1.0, tempering=tempering)
 
 
-def test_compensation_needs_a_tempering_that_takes_the_variance():
-    class Plain:
-        temperature_ratio = 1.0
-
-        def advance(self, hamiltonian, normal):
-            return 0.0
-
-        def state_dict(self):
-            return {}
-
-        def load_state_dict(self, state_dict):
-            pass
-
-    CTLD([parameter()], **OPTIONS, tempering=Plain())
-    with pytest.raises(TypeError, match="takes hamiltonian_variance="):
-        CTLD([parameter()], **OPTIONS, tempering=Plain(), noise_compensation=True)
+def test_calibrated_tempering_measures_the_noise_itself():
+    with pytest.raises(TypeError, match=r"noise_compensation does not go with Tempering\.calibrated"):
+        CTLD([parameter()], **OPTIONS, noise_compensation=True, tempering=ctld.Tempering.calibrated(0.5))
 
 
 class TestParameters:

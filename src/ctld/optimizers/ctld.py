@@ -16,7 +16,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from ctld.optimizers.sampler import Loss, Sampler
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.optimizers.thermometers import GroupTemperatures, GroupThermometer, Thermometers
-from ctld.tempering import Move, TemperatureControl, Tempering, checked_control
+from ctld.tempering import Exploration, Leg, TemperatureControl, Tempering, checked_control
 
 _log = logging.getLogger("ctld")
 
@@ -162,15 +162,19 @@ class CTLD(Sampler):
         self._chooses_temperature = temperature == "auto"
         self._temperature = math.nan if temperature == "auto" else real("temperature", temperature, at_least=0)
         self.tempering = self._chosen_tempering(tempering)
-        self._tempers_potential = bool(getattr(self.tempering, "tempers_potential", False))
+        self._tempers_potential = self.tempering.needs_potential
         self._settle_temperature()
-        prepare = getattr(self.tempering, "prepare", None)
-        if prepare is not None:
-            # The last thing that can fail: a refused constructor leaves the tempering free for another.
-            prepare(step_size=self.step_size or 1.0, normal=scalar_normal(self.seed, ALPHA, 0))
-        plan = getattr(self.tempering, "plan", None)
-        if plan is not None:
-            plan(self.exploration_steps, euler=integrator == "euler", cycles=self.cycle_steps is not None)
+        # The last thing that can fail: a refused constructor leaves the tempering free for another.
+        self.tempering.prepare(
+            Exploration(
+                step_size=self.step_size or 1.0,
+                normal=scalar_normal(self.seed, ALPHA, 0),
+                steps=self.exploration_steps,
+                cycles=self.cycle_steps is not None,
+                integrator=integrator,
+                noise_compensation=self.noise_compensation,
+            )
+        )
         self._start(self.param_groups)
 
     @classmethod
@@ -294,12 +298,10 @@ class CTLD(Sampler):
         else:
             for group, movers in zip(self.param_groups, everything, strict=True):
                 self._fine_tune(group, movers)
-            self.last = StepRecord(getattr(self.tempering, "alpha", None), 1.0, groups=self._temperatures())
+            self.last = StepRecord(self.tempering.alpha, 1.0, groups=self._temperatures())
         self._step_count += 1
         if self.cycle_steps is not None and self.cycle_step == 0:
-            restart = getattr(self.tempering, "restart", None)
-            if restart is not None:
-                restart()
+            self.tempering.restart()
         if exploring and self.cycle_step >= self.exploration_steps:
             self._thermometers.pause()
         if self._advice is not None:
@@ -346,7 +348,7 @@ class CTLD(Sampler):
             rows = _on_host(sums_here)
         if resting:
             self._thermometers.taken(0 <= phase <= 2)
-            self.last = StepRecord(getattr(self.tempering, "alpha", None), ratio, groups=self._temperatures())
+            self.last = StepRecord(self.tempering.alpha, ratio, groups=self._temperatures())
             return
         prior = kinetic = midpoint = clamped = 0.0
         dimensions = 0
@@ -367,7 +369,7 @@ class CTLD(Sampler):
             )
         alpha_force = None if self._tempers_potential else self._advance_tempering(hamiltonian, mean_loss)
         self.last = StepRecord(
-            alpha=getattr(self.tempering, "alpha", None),
+            alpha=self.tempering.alpha,
             temperature_ratio=ratio,
             potential=potential,
             kinetic_temperature=self.num_data * midpoint / dimensions if dimensions else None,
@@ -415,7 +417,7 @@ class CTLD(Sampler):
             thermometer,
             integrator=self.integrator,
             momentum=float(self.param_groups[number]["momentum"]),
-            of_tempering=getattr(self.tempering, "remedy", None),
+            of_tempering=self.tempering.remedy,
             compensated=self.noise_compensation,
             can_compensate=euler and self.preconditioner is None and not self._tempers_potential,
         )
@@ -443,7 +445,7 @@ class CTLD(Sampler):
         group: dict[str, Any],
         movers: Movers,
         ratio: float,
-        move: Move | None,
+        move: Leg | None,
         check: bool,
         refused: Tensor | None,
     ) -> dynamics.Sums | None:
@@ -510,22 +512,21 @@ class CTLD(Sampler):
                 prior += 0.5 * decay * float(movers.rest()[0])
         return prior if self._sharded else prior / self._ranks()
 
-    def _move_of_potential(self, mean_loss: float, verdict: Any, everything: list[Movers]) -> Move | None:
+    def _move_of_potential(self, mean_loss: float, verdict: Any, everything: list[Movers]) -> Leg | None:
         """Move α by U/T; None if all rest."""
         groups = zip(self.param_groups, everything, strict=True)
         if not any(group["explore"] and float(group["lr"]) > 0 and movers.parameters for group, movers in groups):
             return None
         loss = -mean_loss if self.defaults["maximize"] else mean_loss
         potential = self.num_data * (loss + verdict[5]) / self._temperature
-        move: Any = self.tempering.advance(potential, scalar_normal(self.seed, ALPHA, 1 + self._step_count))
-        return cast("Move", move)
+        return self.tempering.begin(potential, scalar_normal(self.seed, ALPHA, 1 + self._step_count))
 
-    def _advance_tempering(self, hamiltonian: float, mean_loss: float) -> float:
+    def _advance_tempering(self, hamiltonian: float, mean_loss: float) -> float | None:
         epsilon = scalar_normal(self.seed, ALPHA, 1 + self._step_count)
         if not self.noise_compensation:
-            return self.tempering.advance(hamiltonian, epsilon)
+            return self.tempering.end(hamiltonian, epsilon)
         variance = self._loss_variance.update(mean_loss) * (self.num_data / self._temperature) ** 2
-        return self.tempering.advance(hamiltonian, epsilon, hamiltonian_variance=variance)  # type: ignore[call-arg]
+        return self.tempering.end(hamiltonian, epsilon, variance)
 
     def _fine_tune(self, group: dict[str, Any], movers: Movers, refused: Tensor | None = None) -> None:
         """SGD with momentum, as `torch.optim.SGD` does it, to the last bit."""
@@ -567,14 +568,13 @@ class CTLD(Sampler):
 
     def _facts(self) -> dict[str, int | float]:
         tempering, last = self.tempering, self.last
-        momentum = getattr(tempering, "alpha_momentum", None)
         # H has all parameters and momenta in it: where they are whole on each rank, it differs at once where theirs do.
         hamiltonian = None if last is None else last.hamiltonian
         numbers = {
             "temperature": self._temperature,
             "temperature_ratio": tempering.temperature_ratio,
-            "alpha": getattr(tempering, "alpha", None),
-            "alpha_momentum": getattr(tempering, "momentum", None) if momentum is None else momentum,
+            "alpha": tempering.alpha,
+            "alpha_momentum": tempering.alpha_momentum,
             "hamiltonian": hamiltonian,
         }
         counts = {"exploration_steps": self.exploration_steps, "cycle_steps": self.cycle_steps or 0}
@@ -598,13 +598,13 @@ class CTLD(Sampler):
             )
         if tempering is None:
             return Tempering.paper(self.step_size or 1.0, max(self.exploration_steps, 1))
-        return checked_control(tempering, compensation=self.noise_compensation)
+        return checked_control(tempering)
 
     def _settle_temperature(self) -> None:
         """Let "auto" choose, once there is a group that explores; rank 0's choice is everyone's."""
         if not math.isnan(self._temperature):
             return
-        ratio = getattr(self.tempering, "mean_temperature_ratio", self.tempering.temperature_ratio)
+        ratio = self.tempering.mean_temperature_ratio
         temperature = automatic_temperature(
             self.param_groups,
             num_data=self.num_data,

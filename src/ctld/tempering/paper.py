@@ -1,9 +1,8 @@
 """The α-subsystem: the temperature 1/g(α) that moves by itself (Algorithm 1, the lines of α and r_α)."""
 
-import inspect
 import math
 import statistics
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from torch.distributed import ProcessGroup
 
@@ -11,8 +10,9 @@ from ctld.checks import integer, real, warn_user
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.constant import ConstantTemperature
+from ctld.tempering.control import Exploration, TemperatureControl
 from ctld.tempering.driven import DrivenTemperature
-from ctld.tempering.driven import Scaling as EdgedScaling
+from ctld.tempering.pieces import Bias, Piece, Scaling, Well
 from ctld.tempering.scaling import TemperatureScaling
 from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
@@ -24,54 +24,7 @@ _NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass", "edge")
 _COUNTS = ("steps", "steps_outside", "steps_clamped")
 
 
-class Scaling(Protocol):
-    """g(α): see `TemperatureScaling`."""
-
-    def value(self, alpha: float) -> float: ...
-    def derivative(self, alpha: float) -> float: ...
-
-
-class Well(Protocol):
-    """φ(α): see `ConfiningWell`."""
-
-    def force(self, alpha: float) -> float: ...
-
-
-class Bias(Protocol):
-    """V_b(α): see `Metadynamics`. One that remembers also has `state_dict` and `load_state_dict`."""
-
-    def deposit(self, alpha: float) -> None: ...
-    def force(self, alpha: float) -> float: ...
-
-
-@runtime_checkable
-class TemperatureControl(Protocol):
-    """All that an optimizer asks of a tempering. Where there is a `prepare`, it is called once, first.
-
-    For noise compensation `advance` also takes the keyword `hamiltonian_variance`.
-    """
-
-    @property
-    def temperature_ratio(self) -> float: ...
-    def advance(self, hamiltonian: float, normal: float) -> float: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-
-def checked_control(tempering: Any, *, compensation: bool) -> TemperatureControl:
-    """`tempering`, if an optimizer can use it; `compensation` asks for an `advance` that takes `hamiltonian_variance`."""
-    if not isinstance(tempering, TemperatureControl):
-        raise TypeError(
-            f"tempering = {tempering!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a Tempering"
-        )
-    if compensation and "hamiltonian_variance" not in inspect.signature(tempering.advance).parameters:
-        raise TypeError(
-            f"noise_compensation needs a tempering whose advance takes hamiltonian_variance=, and {tempering!r} does not"
-        )
-    return tempering
-
-
-class Tempering:
+class Tempering(TemperatureControl):
     """α moves in its own Langevin dynamics, driven by the Hamiltonian H of the parameters; the temperature is T/g(α).
 
         α   ← α + η r_α/m
@@ -85,7 +38,7 @@ class Tempering:
     Parameters
     ----------
     scaling, well, bias
-        g, φ and V_b; any object with the methods of `TemperatureScaling`, `ConfiningWell` and `Metadynamics` will do.
+        g, φ and V_b; pieces of your own derive from `ctld.tempering.Scaling`, `Well` and `Bias`.
         `well=None` and `bias=None` leave φ and V_b out. Forces of the well and the bias are per unit of mass.
     step_size : float, optional
         η. Left out: the optimizer's, sqrt(lr/num_data).
@@ -101,7 +54,7 @@ class Tempering:
     """
 
     remedy = "Tempering.calibrated()"
-    """Against an α that moves too fast for the parameters."""
+    alpha: float
 
     def __init__(
         self,
@@ -125,8 +78,10 @@ class Tempering:
         self.mass = None if mass == "auto" else real("mass", mass, above=0)
         self.alpha = real("alpha", alpha)
         self.alpha_momentum = None if alpha_momentum is None else real("alpha_momentum", alpha_momentum)
-        edges = [getattr(piece, "edge", None) for piece in (well, bias, self.scaling)]
-        known = [value for value in edges if value is not None]
+        for name, piece, kind in (("scaling", self.scaling, Scaling), ("well", well, Well), ("bias", bias, Bias)):
+            if not isinstance(piece, kind | None):
+                raise TypeError(f"{name} = {piece!r} is none; derive its class from ctld.tempering.{kind.__name__}")
+        known = [piece.edge for piece in (well, bias, self.scaling) if piece is not None and piece.edge is not None]
         if edge is None and not known:
             raise ValueError("neither the well, the bias nor the scaling has an `edge`; give Tempering(edge=...)")
         self.edge = real("edge", known[0] if edge is None else edge, above=0)
@@ -185,21 +140,20 @@ class Tempering:
         return ConstantTemperature(ratio)
 
     @staticmethod
-    def driven(period: int, *, scaling: EdgedScaling | None = None) -> DrivenTemperature:
+    def driven(period: int, *, scaling: Scaling | None = None) -> DrivenTemperature:
         """α swept as a triangle wave of `period` steps: a schedule, blind to the energy."""
         return DrivenTemperature(period, TemperatureScaling() if scaling is None else scaling)
 
-    def prepare(self, *, step_size: float, normal: float) -> None:
+    def prepare(self, exploration: Exploration) -> None:
         """Fill in what was left out; an optimizer calls this once, when it takes the tempering."""
         if self._taken:
             raise ValueError("this tempering serves an optimizer already; build one Tempering for each optimizer")
-        meet = getattr(self.bias, "meet", None)
-        if meet is not None:
-            meet(normal)
+        if self.bias is not None:
+            self.bias.meet(exploration.normal)
         self._taken = True
-        self.step_size = step_size if self.step_size is None else self.step_size
+        self.step_size = exploration.step_size if self.step_size is None else self.step_size
         self.friction = 1.0 / self.step_size if self.friction is None else self.friction
-        self.alpha_momentum = normal if self.alpha_momentum is None else self.alpha_momentum
+        self.alpha_momentum = exploration.normal if self.alpha_momentum is None else self.alpha_momentum
 
     def restart(self) -> None:
         """α returns to 0, where a cycle begins; its momentum and the bias are kept."""
@@ -220,8 +174,8 @@ class Tempering:
         """Share of the steps so far that α spent beyond ±edge."""
         return self.steps_outside / self.steps if self.steps else 0.0
 
-    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
-        """One step of α and r_α; returns h, the force on α.
+    def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> float:
+        """Move α and r_α by one step; returns h, the force on α.
 
         Parameters
         ----------
@@ -235,7 +189,7 @@ class Tempering:
         """
         if self.step_size is None or self.friction is None or self.alpha_momentum is None:
             raise ValueError(
-                "step_size, friction or alpha_momentum is missing; call prepare(step_size=, normal=) first"
+                "step_size, friction or alpha_momentum is missing; call prepare(Exploration(step_size, normal)) first"
             )
         step_size, friction = self.step_size, self.friction
         if self.mass is None:
@@ -299,10 +253,10 @@ class Tempering:
         for name, value in numbers.items():
             setattr(self, name, None if math.isnan(value) else value)
 
-    def _pieces(self) -> dict[str, Any]:
-        """Those of scaling, well and bias that have a state, by the prefix of their entries."""
+    def _pieces(self) -> dict[str, Piece]:
+        """Scaling, well and bias, by the prefix of their entries in a state."""
         pieces = {"scaling_": self.scaling, "well_": self.well, "bias_": self.bias}
-        return {prefix: piece for prefix, piece in pieces.items() if hasattr(piece, "state_dict")}
+        return {prefix: piece for prefix, piece in pieces.items() if piece is not None}
 
     def _grid(self) -> list[float]:
         # Fine enough for an integral, and with the paper's steepest point, (δ + δ′)/2 = 0.95, among its nodes.
