@@ -212,13 +212,17 @@ class TestSteps:
         with pytest.raises(NonFiniteError, match=r"gradient of 2\.bias has 1 of 3"):
             optimizer.step(loss=loss)
 
-    def test_a_norm_that_overflows_is_no_reason(self):
-        """Elements of 1e30 are finite in float32, the norm's square is not: confirmed element by element."""
+    def test_a_gradient_whose_square_overflows_is_refused_before_anything_moves(self):
+        """Elements of 1e20 are finite in float32, Σu² is not: the Hamiltonian would be found infinite after the step."""
         weights = nn.Parameter(torch.ones(4))
-        optimizer = CTLD([weights], **(OPTIONS | {"lr": 1e-30, "temperature": 1.0}))
-        weights.grad = torch.full((4,), 1e30)
+        optimizer = CTLD([weights], **(OPTIONS | {"temperature": 1.0}))
+        weights.grad = torch.full((4,), 1e20)
+        with pytest.raises(NonFiniteError, match="4 of 4 elements that are so large that their squares overflow"):
+            optimizer.step(loss=1.0)
+        assert torch.equal(weights.detach(), torch.ones(4))
+        weights.grad = torch.full((4,), 1e17)
         optimizer.step(loss=1.0)
-        assert weights.detach() == pytest.approx(torch.zeros(4), abs=1e-6)
+        assert math.isfinite(optimizer.last.hamiltonian)
 
     def test_the_class_of_the_error_can_be_caught(self):
         assert issubclass(ctld.NonFiniteError, ValueError)

@@ -547,7 +547,7 @@ class TestTorchMachinery:
         other = CTLD(Classification(dtype=torch.bfloat16).model.parameters(), **(OPTIONS | {"temperature": 0.3}))
         seen = []
         other.register_load_state_dict_post_hook(
-            lambda o: seen.append((o._step_count, {s["momentum_buffer"].dtype for s in o.state.values()}))
+            lambda o: seen.append((o.steps, {s["momentum_buffer"].dtype for s in o.state.values()}))
         )
         other.load_state_dict(state)
         assert seen == [(5, {torch.float32})]

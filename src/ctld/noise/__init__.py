@@ -34,6 +34,11 @@ MAX_SEED = 2**63 - 1
 _GROUPS_AT_A_TIME = 1 << 11  # keeps the intermediate words within the processor's caches
 
 
+def generator_on(device: torch.device) -> str:
+    """Returns the name of the generator that makes the noise there."""
+    return "ars-7" if device.type == "cpu" else "philox4x32-10"
+
+
 def parameter_stream(index: int) -> int:
     """The stream of the parameter with this index, counted over all groups in their order."""
     return 2 + index
