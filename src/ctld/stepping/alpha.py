@@ -60,7 +60,7 @@ class Found(NamedTuple):
 class Alpha:
     """The numbers of α's dynamics, in a place that is made once.
 
-    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then `state` and `found` hold what there is to read.
+    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there are `state` and `found` to read.
     Where `moved` is False, the Hamiltonian was not finite: the parameters have moved, α and the hills have not.
     """
 
