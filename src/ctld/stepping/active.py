@@ -1,7 +1,9 @@
 """Those of an optimizer's parameters that have a gradient, ready to take a step together."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -124,81 +126,60 @@ class Active:
             first_stream += len(candidates)
         self._fill_table()
 
-    @property
-    def native(self) -> bool:
-        """Whether one call of kernels.c does a whole step."""
-        return not any(group.others or group.on_gpu for group in self.groups)
-
-    @property
-    def refusable(self) -> bool:
-        """Whether `engine.run` heeds `refused`: only GPUs do, where looking at it first would mean to wait."""
-        return not any(group.others or group.on_cpu for group in self.groups)
-
     def follow(self, groups: Sequence[list[Tensor]], state: Mapping[Tensor, dict[str, Any]]) -> bool:
         """Takes over this step's gradients, if nothing else has changed since the last; else returns False.
 
         The constructor's checks cost more than a step of ten thousand parameters. These are the ones that can turn out
         otherwise for tensors that passed them.
         """
-        if not self._followable or len(groups) != len(self._followers):
+        if not self.native or len(groups) != len(self.groups):
             return False
-        rows, spread = self.table.rows, self._sharded
-        for candidates, followers, group in zip(groups, self._followers, self.groups, strict=True):
-            if len(candidates) != len(followers):
+        for group, candidates, known in zip(self.groups, groups, self._candidates, strict=True):
+            if len(candidates) != len(known) or not all(map(is_, candidates, known)):
                 return False
             group.state = state  # a loaded one is a new object
-            buffers, moving = self._columns(group.buffers), group.momenta is not None
-            for candidate, (owner, row, dtype, numel, address, own_address) in zip(candidates, followers, strict=True):
-                gradient: Any = candidate.grad
-                if row < 0:
-                    if gradient is None and candidate is owner:
-                        continue
-                    return False
-                if gradient is None or candidate is not owner:
-                    return False
-                parameter, own = owner, state[owner]["momentum_buffer"] if moving else None
-                if spread:
-                    parameter, gradient, own = local(parameter), local(gradient), local(own)
-                if (
-                    parameter.data_ptr() != address
-                    or parameter.numel() != numel
-                    or not parameter.is_contiguous()
-                    or (moving and own.data_ptr() != own_address)  # type: ignore[union-attr]
-                    or gradient.dtype is not dtype
-                    or gradient.numel() != numel
-                    or type(gradient) is not Tensor
-                    or not gradient.is_contiguous()
-                    or gradient.is_neg()
-                ):
-                    return False
-                rows[row + _GRADIENT] = there = gradient.data_ptr()
-                if not there and numel:
-                    return False
-                for name, column in buffers:
-                    if local(state[owner][name]).data_ptr() != rows[row + column]:
-                        return False
-        return True
+        owners = self._owners
+        gradients: list[Any] = [owner.grad for owner in owners]
+        buffers: list[Any] = [state[owner][name] for owner, name, _ in self._buffers]
+        if self._idle and any(owner.grad is not None for owner in self._idle):
+            return False
+        if self._sharded:
+            owners = [local(owner) for owner in owners]
+            gradients, buffers = [local(gradient) for gradient in gradients], [local(buffer) for buffer in buffers]
+        rows = self.table.rows
+        if (
+            [*map(type, gradients)] != [Tensor] * len(gradients)
+            or [gradient.dtype for gradient in gradients] != self._dtypes
+            or [*map(_numel, gradients)] != self._sizes
+            or not all(map(_is_contiguous, gradients))
+            or any(map(_is_neg, gradients))
+            or [*map(_address, owners)] != self._addresses
+            or [*map(_numel, owners)] != self._sizes
+            or not all(map(_is_contiguous, owners))
+            or [*map(_address, buffers)] != [rows[column] for *_, column in self._buffers]
+        ):
+            return False
+        there = [*map(_address, gradients)]
+        rows[_GRADIENT::_WIDTH] = array("q", there)
+        return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
 
     def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
         """Gives the kernels of CPUs the buffers that a plan needs; a group with one that does not fit goes by torch."""
         group.buffers = buffers
         states = group.states
         for place in group.on_cpu:
-            for name, column in self._columns(buffers):
+            for name in buffers:
                 buffer = states[place][name]
                 if not fits(buffer, group.parameters[place]):
                     group.others, group.on_cpu, group.on_gpu = list(range(len(group.parameters))), [], {}
                     self._fill_table()
                     return
-                self.table.rows[self.row(group, place) + column] = buffer.data_ptr()
+                self.table.rows[self.row(group, place) + _COLUMNS[name]] = buffer.data_ptr()
+        self._list_buffers()
 
     def row(self, group: ActiveGroup, place: int) -> int:
         """Returns where the row of a parameter that a kernel of CPUs takes begins."""
         return self._rows[id(group)][place]
-
-    @staticmethod
-    def _columns(buffers: tuple[str, ...]) -> list[tuple[str, int]]:
-        return [(name, native.LAYOUTS["ROW"].place[name]) for name in buffers]
 
     def _fill_table(self) -> None:
         """Orders what the kernels of CPUs take by group, dtype and weight, in the order in which these first appear."""
@@ -222,26 +203,36 @@ class Active:
                         stream=group.streams[place],
                     )
         self.table.close()
-        self.moved = [group.parameters[place] for group in self.groups for place in group.on_cpu]
-        """All that the kernels of CPUs write to."""
-        self._followable = self.native
-        self._followers: list[list[_Follower]] = []
-        for group, candidates in zip(self.groups, self._candidates, strict=True) if self._followable else ():
-            order = iter(range(len(group.owners)))
-            self._followers.append([self._follower(group, candidate, order) for candidate in candidates])
+        self.native = not any(group.others or group.on_gpu for group in self.groups)
+        """Whether one call of kernels.c does a whole step."""
+        self.refusable = not any(group.others or group.on_cpu for group in self.groups)
+        """Whether `engine.run` heeds `refused`: only GPUs do, where looking at it first would mean to wait."""
+        self.counting: set[int] = set()
+        """Numbers of the groups whose parameters have steps to be counted, and of those that rest."""
+        self.resting: set[int] = set()
+        order = [(group, place) for group in self.groups for place in self._rows[id(group)]]
+        self.moved = [group.parameters[place] for group, place in order]
+        """All that the kernels of CPUs write to, in the order of the rows."""
+        self._owners = [group.owners[place] for group, place in order]
+        self._dtypes = [parameter.dtype for parameter in self.moved]
+        self._sizes = [parameter.numel() for parameter in self.moved]
+        self._addresses = [parameter.data_ptr() for parameter in self.moved]
+        self._idle = [owner for owner in chain.from_iterable(self._candidates) if owner.grad is None]
+        self._list_buffers()
 
-    def _follower(self, group: ActiveGroup, owner: Tensor, places: Iterator[int]) -> "_Follower":
-        if owner.grad is None:
-            return owner, -1, owner.dtype, 0, 0, 0
-        place = next(places)
-        parameter = group.parameters[place]
-        own = 0 if group.momenta is None else group.momenta[place].data_ptr()
-        return owner, self.row(group, place), parameter.dtype, parameter.numel(), parameter.data_ptr(), own
+    def _list_buffers(self) -> None:
+        """Makes the list of buffers that rows point to: of which parameter, by what name, and where in the table."""
+        self._buffers: list[tuple[Tensor, str, int]] = []
+        for group in self.groups:
+            names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
+            for place, row in self._rows[id(group)].items():
+                self._buffers += [(group.owners[place], name, row + _COLUMNS[name]) for name in names]
 
 
 _GRADIENT = native.LAYOUTS["ROW"].place["gradient"]
-_Follower = tuple[Tensor, int, torch.dtype, int, int, int]
-"""What `follow` compares: the parameter, its row (−1 if it has no gradient), dtype, size, its address and the momentum's."""
+_WIDTH = native.LAYOUTS["ROW"].size
+_COLUMNS = native.LAYOUTS["ROW"].place | {"momentum_buffer": native.LAYOUTS["ROW"].place["momentum"]}
+_address, _numel, _is_contiguous, _is_neg = Tensor.data_ptr, Tensor.numel, Tensor.is_contiguous, Tensor.is_neg
 
 
 def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:

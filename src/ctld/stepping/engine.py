@@ -17,7 +17,7 @@ from ctld.stepping import foreach, native, triton
 from ctld.stepping.active import Active, ActiveGroup
 from ctld.stepping.alpha import Alpha
 from ctld.stepping.foreach import Noise
-from ctld.stepping.sweep import NONE, SECOND_NOISE, AnyPlan, Plan, PsgldPlan, Sums
+from ctld.stepping.sweep import NONE, SECOND_NOISE, AnyPlan, Plan, PsgldPlan, SantaPlan, Sums
 
 _UNFIT, _MEMORY = native.STATUS["UNFIT_GRADIENTS"], native.LAYOUTS["ROW"].place["memory"]
 _FIRST_STEP = native.LAYOUTS["ROW"].place["first_step"]
@@ -53,56 +53,43 @@ def run(
     -------
     The sums of each group: numbers on CPUs, else tensors. None if the gradients were looked at and are not fit for a step.
     """
-    table = active.table
+    table, native_only = active.table, active.native
     known = table.plans
     for number, plan in enumerate(plans):
         if known[number] != plan:
             _prepare(active, number, plan)
-    if alpha is not None and not active.native:
+            native_only = active.native  # unless a buffer does not fit
+    if alpha is not None and not native_only:
         raise ValueError("α moves in the kernels of CPUs only, and some parameters are not for them; leave alpha out")
     if refused is not None and not active.refusable:
         raise ValueError("`refused` is read on a GPU, and some parameters are not there; read it before the step")
-    native_only = active.native
     if check and not native_only:
         if not bool(finite(active)):
             return None
         check = False
-    careful = [number for number, plan in enumerate(plans) if not isinstance(plan, Plan) or plan.compensation]
-    for number in careful:
+    for number in active.counting:
         _count(active, active.groups[number], plans[number])
-    resting = {
-        number: _at_rest(active.groups[number], plan)
-        for number, plan in enumerate(plans)
-        if isinstance(plan, Plan) and not plan.sweeps and active.groups[number].parameters
-    }
+    resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
     if table.units:
         for number, sums in resting.items() if alpha is not None else ():
-            table.set_sums(number, sums)  # type: ignore[arg-type]
+            table.set_sums(number, sums)
         library: Any = native.load()
         kind, seed, step = noise or _NOWHERE
         address = 0 if alpha is None else alpha.address
-        table.set_step(library.threads(), kind, seed, seed ^ SECOND_NOISE, step, check=check, alpha=address)
+        table.set_step(library.threads(), kind, seed, seed ^ SECOND_NOISE, step, check, address)
         if library.run(table.address) == _UNFIT:
             return None
         increment_version(active.moved if not resting else _moving(active, resting))  # as torch's own writes do
     made: list[Sums] = []
-    for number, (group, plan) in enumerate(zip(active.groups, plans, strict=True)):
+    for number, plan in enumerate(plans):
         if number in resting:
             made.append(resting[number])
-        elif not isinstance(plan, Plan):
-            made.append(NONE)
-            if group.others or group.on_gpu:
-                _elsewhere(group, plan, noise, refused)
-        elif native_only and not (plan.measure or plan.compensation):
-            made.append(NONE)
+        elif native_only:
+            wanted = isinstance(plan, Plan) and (plan.measure or plan.compensation)
+            made.append(plan.reading(table.sums_of(number, len(plan.sweeps))) if wanted else NONE)  # type: ignore[union-attr]
         else:
-            rows = table.sums_of(number, len(plan.sweeps))
-            if group.others or group.on_gpu:
-                there = _elsewhere(group, plan, noise, refused)
-                rows = [_added(*pair, here=bool(group.on_cpu)) for pair in zip(rows, there, strict=True)]
-            sums = plan.reading(rows)
-            made.append(_numbers(sums) if isinstance(sums, Tensor) else sums)
-    for number in careful:
+            made.append(_mixed(active, number, plan, noise, refused))
+    for number in active.counting:
         _counted(active.groups[number], plans[number])
     return made
 
@@ -111,7 +98,7 @@ def finite(active: Active) -> bool | Tensor:
     """Returns whether all gradients are fit for a step: neither NaN nor inf, nor so large that their squares are."""
     if active.table.units:
         library: Any = native.load()
-        active.table.set_step(library.threads(), None, 0, 0, 0, check=True)
+        active.table.set_step(library.threads(), None, 0, 0, 0, True, 0)
         if not library.fit(active.table.address):
             return False
     gradients = []
@@ -137,6 +124,10 @@ def _prepare(active: Active, number: int, plan: AnyPlan) -> None:
     if buffers != group.buffers:
         active.use(group, buffers)
     active.table.set_plan(number, plan)
+    rests = isinstance(plan, Plan) and not plan.sweeps
+    counts = isinstance(plan, SantaPlan) or (isinstance(plan, Plan) and plan.compensation is not None)
+    for numbers, belongs in ((active.resting, rests), (active.counting, counts)):
+        (numbers.add if belongs else numbers.discard)(number)
 
 
 def _count(active: Active, group: ActiveGroup, plan: AnyPlan) -> None:
@@ -147,20 +138,19 @@ def _count(active: Active, group: ActiveGroup, plan: AnyPlan) -> None:
         if isinstance(plan, Plan):
             seen = state["gradients_seen"]
             rows[row + _MEMORY] = native.bits(1.0 / min(seen, MEMORY) if seen else 0.0)
-        elif not isinstance(plan, PsgldPlan):
+        else:
             rows[row + _FIRST_STEP] = state["steps"] == 0
 
 
 def _counted(group: ActiveGroup, plan: AnyPlan) -> None:
     name = "gradients_seen" if isinstance(plan, Plan) else "steps"
-    if not isinstance(plan, PsgldPlan):
-        for owner in group.owners:
-            group.state[owner][name] += 1
+    for owner in group.owners:
+        group.state[owner][name] += 1
 
 
-def _at_rest(group: ActiveGroup, plan: Plan) -> Sums:
+def _at_rest(group: ActiveGroup, plan: Any) -> Any:
     """Returns the sums of a group that does not move, if they are wanted; by torch, since that is rare."""
-    if not plan.measure:
+    if not plan.measure or not group.parameters:
         return NONE
     return _numbers(foreach.advance(group.part(range(len(group.parameters))), plan, None)[0])
 
@@ -168,6 +158,20 @@ def _at_rest(group: ActiveGroup, plan: Plan) -> Sums:
 def _moving(active: Active, resting: dict[int, Sums]) -> list[Tensor]:
     groups = [group for number, group in enumerate(active.groups) if number not in resting]
     return [group.parameters[place] for group in groups for place in group.on_cpu]
+
+
+def _mixed(active: Active, number: int, plan: AnyPlan, noise: Noise | None, refused: Tensor | None) -> Sums:
+    """Moves what of a group the kernels of CPUs have left; returns the sums of all."""
+    group = active.groups[number]
+    there = _elsewhere(group, plan, noise, refused) if group.others or group.on_gpu else None
+    if not isinstance(plan, Plan):
+        return NONE
+    rows = active.table.sums_of(number, len(plan.sweeps))
+    if there is None:
+        return plan.reading(rows)
+    total = plan.reading([_added(*pair) if group.on_cpu else pair[1] for pair in zip(rows, there, strict=True)])
+    sums: Sums = _numbers(total)
+    return sums
 
 
 def _elsewhere(group: ActiveGroup, plan: AnyPlan, noise: Noise | None, refused: Tensor | None) -> list[Tensor]:
@@ -188,10 +192,10 @@ def _elsewhere(group: ActiveGroup, plan: AnyPlan, noise: Noise | None, refused: 
     return total
 
 
-def _added(here_sums: Any, there: Tensor, *, here: bool) -> Tensor:
-    return there + torch.as_tensor(here_sums, dtype=there.dtype).to(there.device, non_blocking=True) if here else there
+def _added(here: Sums, there: Tensor) -> Tensor:
+    return there + torch.as_tensor(here, dtype=there.dtype).to(there.device, non_blocking=True)
 
 
-def _numbers(sums: Tensor) -> Sums:
-    """Returns numbers if they are on the CPU."""
-    return tuple(sums.tolist()) if sums.is_cpu else sums
+def _numbers(sums: Any) -> Any:
+    """Returns numbers, if they are on the CPU."""
+    return tuple(sums.tolist()) if isinstance(sums, Tensor) and sums.is_cpu else sums

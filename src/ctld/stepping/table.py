@@ -10,6 +10,7 @@ from ctld.stepping.sweep import AnyPlan, Plan, PsgldPlan, SantaPlan, Sums, Sweep
 _ROW, _ACCOUNT, _GROUP = native.LAYOUTS["ROW"], native.LAYOUTS["ACCOUNT"], native.LAYOUTS["GROUP"]
 _SUMS, _JOB = native.LAYOUTS["SUMS"], native.LAYOUTS["JOB"]
 _THIS_STEP = _JOB.packer("threads", "alpha")
+_FACTORS, _RETAIN = _GROUP.packer("retain", "again_second_noise"), _GROUP.place["retain"]
 _PLAN = _GROUP.packer(_GROUP.fields[0], _GROUP.fields[-1])
 _METHODS, _READINGS = native.CHOICES["METHOD"], {name.lower(): n for name, n in native.CHOICES["READING"].items()}
 _REFRESHED = _SUMS.place["refreshed"]
@@ -68,13 +69,18 @@ class Table:
             self._job[_JOB.place[name]] = value
 
     def set_step(
-        self, threads: int, kind: str | None, seed: int, second_seed: int, step: int, *, check: bool, alpha: int = 0
+        self, threads: int, kind: str | None, seed: int, second_seed: int, step: int, check: bool, alpha: int
     ) -> None:
         """Writes what is the same for all groups; `alpha` is the address of α's own numbers."""
         _THIS_STEP.pack_into(self._job, 0, threads, native.KINDS[kind], seed, second_seed, step, check, alpha)
 
     def set_plan(self, number: int, plan: AnyPlan) -> None:
         """Writes what a group does."""
+        known = self.plans[number]
+        if type(plan) is type(known) is Plan and plan[1:] == known[1:] and len(plan.sweeps) == len(known.sweeps) > 0:
+            _FACTORS.pack_into(self.groups, 8 * (_GROUP.size * number + _RETAIN), *_factors(plan.sweeps))
+            self.plans[number] = plan
+            return
         if isinstance(plan, Plan):
             fields = _sweeps(plan)
         elif isinstance(plan, PsgldPlan):
@@ -110,28 +116,29 @@ _ORDER = (
 )  # fmt: skip
 if _GROUP.fields != _ORDER or _SUMS.fields[:4] != ("prior", "kinetic", "midpoint", "clamped"):
     raise ImportError("layout.h has other fields than ctld.stepping.table writes; install ctld again")
-_NO_SWEEP = Sweep(0.0, 0.0, 0.0)
 
 
 def _sweeps(plan: Plan) -> tuple[float, ...]:
     sweeps, decay, ascend, measure, scaled, compensation, (kind, times, over) = plan
     if not sweeps:
         return (_METHODS["RESTS"], 0, measure, *[0] * 5, decay, *[0] * (_GROUP.size - 9))
-    again = _NO_SWEEP
-    if len(sweeps) > 1:
-        again = sweeps[1]
-        if len(sweeps) > 2 or again.impulse or compensation is not None:
-            raise ValueError(
-                f"{plan} is none for the kernels: give at most two sweeps, the second without an impulse, and noise "
-                "compensation with one only"
-            )
-    retain, impulse, stride, deviation, second_noise = sweeps[0]
+    if len(sweeps) > 1 and compensation is not None:
+        raise ValueError(f"{plan} has noise compensation and two sweeps; give it one")
     share, variance = (0.0, 0.0) if compensation is None else compensation
     return (
         _SWEEPS, len(sweeps), measure, scaled, compensation is not None, _READINGS[kind], 0, 0,
-        decay, -1.0 if ascend else 1.0, retain, impulse, stride, deviation, second_noise,
-        again.retain, again.stride, again.deviation, again.second_noise, variance, share, 0.0, 0.0, 0.0, times, over,
+        decay, -1.0 if ascend else 1.0, *_factors(sweeps), variance, share, 0.0, 0.0, 0.0, times, over,
     )  # fmt: skip
+
+
+def _factors(sweeps: tuple[Sweep, ...]) -> tuple[float, ...]:
+    """Returns the fields from `retain` to `again_second_noise`."""
+    if len(sweeps) == 1:
+        return *sweeps[0], 0.0, 0.0, 0.0, 0
+    first, (retain, impulse, *again) = sweeps[0], sweeps[-1]
+    if len(sweeps) > 2 or impulse:
+        raise ValueError(f"{sweeps} are none for the kernels: give at most two, of which the second has no impulse")
+    return *first, retain, *again
 
 
 def _psgld(plan: PsgldPlan) -> tuple[float, ...]:
