@@ -220,7 +220,10 @@ def _santa(part: Part, plan: SantaPlan, noise: Noise | None) -> Tensor:
             if plan.exploring:
                 xi.add_(u.square()).sub_(plan.target)
             u.mul_(1.0 - xi).add_(impulse)
-        parameter.addcmul_(scale.to(parameter.dtype), u.to(parameter.dtype))
+        if parameter.dtype == u.dtype:
+            parameter.addcmul_(scale, u)
+        else:  # rounded once
+            parameter.add_(scale.mul_(u))
     return _nothing(part)
 
 

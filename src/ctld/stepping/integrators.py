@@ -102,9 +102,9 @@ def sgd(lr: float, momentum: float, *, decay: float = 0.0, ascend: bool = False)
     return Plan((Sweep(momentum, 1.0, -lr),), decay, ascend)
 
 
-def rest(*, scaled: bool = False) -> Plan:
+def rest(*, decay: float = 0.0, scaled: bool = False) -> Plan:
     """Returns the plan of a group that does not move; its energies are measured."""
-    return Plan((), measure=True, scaled=scaled)
+    return Plan((), decay, measure=True, scaled=scaled)
 
 
 INTEGRATORS: dict[str, Callable[..., Plan]] = {"euler": euler, "baoab": baoab, "ubu": ubu}
