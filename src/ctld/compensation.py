@@ -16,6 +16,15 @@ from ctld.checks import integer, real
 MEMORY = 100
 
 
+def initial_state(momentum: Tensor) -> dict[str, Any]:
+    """Returns two buffers and a counter for one parameter."""
+    return {
+        "previous_gradient": torch.zeros_like(momentum),
+        "gradient_variance": torch.zeros_like(momentum),
+        "gradients_seen": 0,
+    }
+
+
 def compensated_deviation(
     state: Mapping[str, Any], gradient: Tensor, *, lr: float, variance: float
 ) -> tuple[Tensor, Tensor]:
@@ -66,14 +75,6 @@ class NoiseCompensation:
     def clamped_share(self) -> float:
         """Share of the noise variances that had to be clamped at zero; where one is, the run is too hot."""
         return self.clamped / self.compensated if self.compensated else 0.0
-
-    def initial_state(self, momentum: Tensor) -> dict[str, Any]:
-        """Returns two buffers and a counter for one parameter."""
-        return {
-            "previous_gradient": torch.zeros_like(momentum),
-            "gradient_variance": torch.zeros_like(momentum),
-            "gradients_seen": 0,
-        }
 
     def count(self, clamped: float, dimensions: int) -> None:
         """Takes in how many of the variances of a step were clamped."""

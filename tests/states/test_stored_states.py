@@ -50,6 +50,7 @@ def test_another_path_would_be_noticed() -> None:
 
 def assert_equal(params: list[Any], expected: list[Any]) -> None:
     for parameter, value in zip(params, expected, strict=True):
-        # Equal to the bit where this was written. An exponential of the system's library or of torch may round its last bit
-        # otherwise on another processor; within 40 steps that grows to no more than this.
-        torch.testing.assert_close(parameter.detach(), value, rtol=2e-6, atol=2e-7)
+        # Equal to the bit where this was written, but for pSGLD and Santa, whose kernels round once where torch rounded
+        # twice. An exponential of the system's library may also round its last bit otherwise on another processor. Within
+        # 40 steps that grows to no more than this; another random number would change the first digit.
+        torch.testing.assert_close(parameter.detach(), value, rtol=2e-6, atol=1e-6)

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctld.kernels import native
 from ctld.noise.ars import ars
 from ctld.noise.gaussian import GROUP, gaussian, three_point
 from ctld.noise.philox import WORD, philox
+from ctld.stepping import native
 
 GENERATOR = "ars-7 (cpu) or philox4x32-10/box-muller/2"
 """Name and version of what `numbers` computes; stored with every optimizer state, so that a resumed run is the same."""

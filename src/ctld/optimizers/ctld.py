@@ -204,7 +204,9 @@ class CTLD(Explorer):
             self._langevin(group, variance, leg) if group["explore"] else _sgd(group) for group in self.param_groups
         ]
         probes = self._probe()
-        sums = engine.run(active, plans, self._noise(), check=not seen.gradients_seen, refused=seen.refused())
+        alpha = self._handed_over(seen, active, epsilon) if moving else None  # what follows, if one call can do it all
+        options: Any = {"check": not seen.gradients_seen, "refused": seen.refused(), "alpha": alpha}
+        sums = engine.run(active, plans, self._noise(), **options)
         rows, probed = self._settled(seen, sums, probes)
 
         # H̃ = (Ũ + rᵀr/2)/T;   α, V_b, h̃, r_α
@@ -212,7 +214,10 @@ class CTLD(Explorer):
         force = None
         if moving:
             hamiltonian = energies.checked_sum(temperature)
-            force = self.tempering.end(hamiltonian, epsilon, self._hamiltonian_variance(seen.mean_loss))
+            if alpha is None:
+                force = self.tempering.end(hamiltonian, epsilon, self._hamiltonian_variance(seen.mean_loss))
+            else:
+                force = self.tempering.take_back()
             self.compensation.count(energies.clamped, energies.dimensions)
         self._note(leg.ratio, energies if moving else None, force, rows, probed)
 
@@ -228,7 +233,7 @@ class CTLD(Explorer):
         """Returns a step of exploration of a group, by its lr and momentum; at lr = 0 it rests."""
         lr, scaled = float(group["lr"]), self.mass.options is not None
         if lr == 0:
-            return rest(scaled=scaled)
+            return rest(decay=float(group["weight_decay"]), scaled=scaled)
         return INTEGRATORS[self.integrator](
             lr,
             float(group["momentum"]),

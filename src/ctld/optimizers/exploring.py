@@ -14,6 +14,7 @@ from ctld.optimizers.phases import Phased
 from ctld.optimizers.record import Energies
 from ctld.stepping import engine
 from ctld.stepping.active import Active, ActiveGroup
+from ctld.stepping.alpha import Alpha
 from ctld.stepping.foreach import square_norm
 from ctld.stepping.sweep import Sums
 from ctld.thermometers import advice
@@ -120,6 +121,12 @@ class Explorer(Phased):
             for number, group in enumerate(self.param_groups)
             if group["explore"]
         ]
+
+    def _handed_over(self, seen: Observation, active: Active, epsilon: float) -> Alpha | None:
+        """Returns α's own step, for the call that moves the parameters; None where more has to be known first."""
+        if not active.native or self._sharded or self.compensation.active or seen.refused() is not None:
+            return None
+        return self.tempering.hand_over(epsilon, self.num_data, self.temperature, self._sign * seen.accept())
 
     # ---- after a step ----
 

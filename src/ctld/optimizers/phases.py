@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ctld import compensation
 from ctld.compensation import NoiseCompensation
 from ctld.mass import Mass, RMSPreconditioner
 from ctld.optimizers.base import Sampler
@@ -173,7 +174,7 @@ class Phased(Sampler):
             self._draw_momentum(buffer, index, deviation=math.sqrt(self.temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": buffer}
         if self.compensation.active and self.exploration_steps:
-            self.state[parameter] |= self.compensation.initial_state(buffer)
+            self.state[parameter] |= compensation.initial_state(buffer)
         if self.mass.options is not None and self.exploration_steps:
             self.state[parameter] |= self.mass.initial_state(buffer)
 

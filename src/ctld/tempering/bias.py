@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctld.checks import integer, real
-from ctld.kernels import native
+from ctld.stepping import native
 from ctld.tempering.pieces import Bias
 
 # A hill is 3e-17 of its height at this many widths: beyond, adding it would not change a float64.
@@ -43,6 +43,11 @@ class Metadynamics(Bias):
         # A hill is deposited at every step, for which numpy's arrays are slow to begin with.
         self._nodes = array("d", np.linspace(-self.edge, self.edge, self.num_bins + 1))
         self._values = array("d", bytes(8 * (self.num_bins + 1)))
+
+    @property
+    def grid(self) -> "tuple[array[float], array[float]]":
+        """V_b and α at the nodes, in memory: a kernel adds hills there."""
+        return self._values, self._nodes
 
     @property
     def nodes(self) -> NDArray[np.float64]:

@@ -27,6 +27,8 @@ A temperature from a table of steps is all of this:
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
+from ctld.stepping.alpha import Alpha
+
 
 class Leg(NamedTuple):
     """How the parameters take one step."""
@@ -101,6 +103,17 @@ class TemperatureControl(ABC):
         hamiltonian_variance : float
             Minibatch variance of H/T, estimated for noise compensation; else 0.
         """
+        return None
+
+    def hand_over(self, normal: float, num_data: float, temperature: float, loss: float) -> Alpha | None:
+        """Return α's step as numbers, for the kernel that moves the parameters to take it along; None: `end` is called.
+
+        A shortcut, which must be `end` to the last bit; `loss` is the mean loss in the potential.
+        """
+        return None
+
+    def take_back(self) -> float | None:
+        """Hear that the kernel has taken the step that was handed over; returns h."""
         return None
 
     def restart(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch.distributed import ProcessGroup
 
 from ctld.checks import integer, real, warn_user
+from ctld.stepping.alpha import Alpha, Hills, Smoothstep, Wall
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.constant import ConstantTemperature
@@ -90,6 +91,7 @@ class Tempering(TemperatureControl):
         self.steps_clamped = 0
         self._taken = False
         self._warned = False
+        self._handed: tuple[Any, Alpha] | None = None
 
     @classmethod
     def paper(
@@ -219,6 +221,52 @@ class Tempering(TemperatureControl):
         self._count()
         return force
 
+    def hand_over(self, normal: float, num_data: float, temperature: float, loss: float) -> Alpha | None:
+        """Return `end` as numbers for the kernel, if all pieces are the paper's; not before the mass is known."""
+        numbers = self._kernel_numbers()
+        if numbers is None or self.mass is None or self.step_size is None or self.alpha_momentum is None:
+            return None
+        if self._handed is None or self._handed[0] != numbers:
+            scaling, wall, hills = numbers
+            grid = None if hills is None else Hills(*self._grid_of_bias(), *hills[1:])
+            self._handed = numbers, Alpha(Smoothstep(*scaling), None if wall is None else Wall(*wall), grid)
+        made = self._handed[1]
+        friction = 1.0 / self.step_size if self.friction is None else self.friction
+        made.set(
+            self.alpha, self.alpha_momentum, self.mass, self.step_size, friction, normal, 0.0, num_data, temperature, loss
+        )  # fmt: skip
+        return made
+
+    def take_back(self) -> float:
+        """Take over α, r_α and the hills from the kernel; returns h."""
+        assert self._handed is not None
+        made = self._handed[1]
+        self.alpha, self.alpha_momentum = made.state
+        found = made.found
+        self.steps_clamped += found.clamped
+        self._count()
+        return found.force
+
+    def _kernel_numbers(self) -> tuple[Any, ...] | None:
+        """Return the constants of the pieces; None if one is not exactly the paper's."""
+        scaling, well, bias = self.scaling, self.well, self.bias
+        if type(self) is not Tempering or type(scaling) is not TemperatureScaling:
+            return None
+        wall = hills = None
+        if well is not None:
+            if type(well) is not ConfiningWell:
+                return None
+            wall = well.edge, well.strength
+        if bias is not None:
+            if type(bias) is not Metadynamics:
+                return None
+            hills = id(bias.grid[0]), bias.edge, bias.height, bias.width
+        return (scaling.plateau, scaling.edge, scaling.depth), wall, hills
+
+    def _grid_of_bias(self) -> Any:
+        assert isinstance(self.bias, Metadynamics)
+        return self.bias.grid
+
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors only. A value not known yet is NaN."""
         state: dict[str, Any] = {
@@ -272,6 +320,9 @@ class Tempering(TemperatureControl):
             f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
             f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_handed": None}  # addresses of the original's memory
 
     def __repr__(self) -> str:
         return f"Tempering(scaling={self.scaling!r}, well={self.well!r}, bias={self.bias!r}, alpha={self.alpha:.4g})"
