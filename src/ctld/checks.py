@@ -25,10 +25,10 @@ def real(
 ) -> float:
     """`value` as a float, if it is a finite number within the bounds; else an error that says which bounds.
 
-    One-element tensors count as numbers: torch's optimizers take a tensor as lr.
+    Tensors and arrays of one element count as numbers: torch's optimizers take a tensor as lr, of any shape.
     """
     item = getattr(value, "item", None)
-    number = item() if item is not None and getattr(value, "ndim", 0) == 0 else value
+    number = item() if item is not None and math.prod(getattr(value, "shape", ())) == 1 else value
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name} = {value!r} is not a number; give {_range(at_least, above, below)}")
     number = float(number)
@@ -45,6 +45,40 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     if number < at_least:
         raise ValueError(f"{name} = {number} is out of range; give an int >= {at_least}")
     return number
+
+
+IMPLEMENTATIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Options of torch's optimizers that choose how a step is carried out."""
+
+_OPTIONS_OF_TORCH = {
+    "nesterov": "Nesterov's momentum is no step of Langevin dynamics: leave it out (EAMSGD has it built in)",
+    "dampening": "the momentum is torch's with dampening 0: leave it out",
+    "betas": "moments of Adam are not kept: give momentum=, or take ctld.create('adam', ...)",
+    "amsgrad": "moments of Adam are not kept: take ctld.create('adam', ...)",
+    "decoupled_weight_decay": "weight_decay is the Gaussian prior, part of the gradient: leave it out",
+    "eps": "nothing is divided by a root of squares: leave it out",
+    "alpha": "no average of squares is kept, and alpha is the tempering variable: leave it out",
+    "rho": "no average of squares is kept: leave it out",
+    "centered": "no average of squares is kept: leave it out",
+}
+
+
+def without_torch_options(method: str, options: dict[str, Any]) -> dict[str, Any]:
+    """`options` without those that choose an implementation of torch's and are off; an error for any that asks for more.
+
+    For a constructor that takes `**options` for the sake of code written for torch: whatever comes back is unknown to it.
+    """
+    for name in IMPLEMENTATIONS & options.keys():
+        if options[name]:
+            raise ValueError(
+                f"{name} = {options[name]!r} is an implementation of torch's that {method} does not have, nor need: a step is "
+                f"one pass over memory by itself. Leave it out, or give {name}=None"
+            )
+    for name in _OPTIONS_OF_TORCH.keys() & options.keys():
+        if options[name]:
+            raise TypeError(f"{method} has no {name}: {_OPTIONS_OF_TORCH[name]}")
+    known = IMPLEMENTATIONS | _OPTIONS_OF_TORCH.keys()
+    return {name: value for name, value in options.items() if name not in known}
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

@@ -15,7 +15,7 @@ trajectory is then `torch.optim.SGD`'s under any scheduler, to the last bit). De
 import logging
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -26,12 +26,13 @@ from ctld.checks import NonFiniteError, TemperatureWarning, integer, real, warn_
 from ctld.compensation import LossVariance, initial_state
 from ctld.movers import Movers
 from ctld.noise import ALPHA, scalar_normal
+from ctld.observing import Closure, Loss
 from ctld.optimizers import drift
 from ctld.optimizers.integrators import INTEGRATORS, Settings, buffer_unit
 from ctld.optimizers.preconditioner import RMSPreconditioner
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.remedies import remedy
-from ctld.optimizers.sampler import Loss, Sampler
+from ctld.optimizers.sampler import Sampler
 from ctld.optimizers.state import quick_hooks
 from ctld.optimizers.temperature import automatic_temperature, warn_of_rounding
 from ctld.optimizers.thermometers import GroupTemperatures, GroupThermometer, Thermometers
@@ -241,13 +242,13 @@ class CTLD(Sampler):
     # ---- Algorithm 1 ----
 
     @quick_hooks
-    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:
+    def step(self, closure: Closure | Loss | None = None, *, loss: Loss | None = None) -> Loss | None:
         """One step, of exploration or of fine-tuning.
 
         Parameters
         ----------
         closure : callable, optional
-            Recomputes the gradients and returns the loss.
+            Recomputes the gradients and returns the loss. The loss itself may stand here too: frameworks pass one argument on.
         loss : float or Tensor of one element, optional
             The mean loss of the whole effective batch, unscaled: the number whose gradient is in `p.grad`. It is needed
             during exploration, from here, the closure or `observe`, and not read later.
@@ -258,12 +259,12 @@ class CTLD(Sampler):
         """
         return self._untraced_step(closure, loss) if torch.compiler.is_compiling() else self._step(closure, loss)
 
-    def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+    def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         self._settle_temperature()
         exploring = self.exploring
         try:
             result = self._evaluate(closure, loss, needed=exploring)
-            observed, self._observed = self._observed, []
+            observed = self._taken()
             self._check_groups()
             everything = self._movers()
             if exploring and not observed:

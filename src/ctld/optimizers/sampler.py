@@ -3,7 +3,7 @@
 import math
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -13,25 +13,26 @@ from torch import Tensor
 
 from ctld import dynamics
 from ctld.checks import NonFiniteError, integer, real
+from ctld.clipping import RepeatedNorms
 from ctld.movers import Movers
 from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
+from ctld.observing import Closure, Loss, Observing
 from ctld.optimizers import drift
 from ctld.optimizers.parameters import check_parameters
 from ctld.optimizers.state import Resumable, quick_hooks
 from ctld.sharding import block, distributed, local, sharded
 
-Loss = Tensor | float
 
-
-class Sampler(Resumable):
+class Sampler(Observing, Resumable):
     """Base of the optimizers of this package; holds no algorithm.
 
     A subclass sets its own attributes, calls `super().__init__`, and says in `_global_state` and `_load_global_state`
     what of it changes. Keyword arguments are those of `CTLD`.
     """
 
-    _sharded = False
-    _calls = 0
+    # Set on the instance, not here: a wrapper that imitates our class would find defaults of the class in place of our values.
+    _sharded: bool
+    _calls: int
     """Of `step`, since the optimizer was built or a state loaded."""
 
     def __init__(
@@ -49,8 +50,11 @@ class Sampler(Resumable):
             raise ValueError(f"noise = {noise!r} is unknown; give one of {', '.join(map(repr, KINDS))}")
         self.noise = noise
         self._process_group = process_group
-        self._observed: list[Loss] = []
-        self._ready = False
+        self._observed = []
+        self._norms = RepeatedNorms()
+        self._warned_of_scale = self._sharded = self._ready = False
+        self._accepted, self._method = None, type(self).__name__
+        self._step_count = self._calls = 0
         self._checked_options = [name for name in defaults if name not in self._hidden]
         self._passed: dict[int, list[Any] | None] = {}
         self._known_movers = {}
@@ -164,44 +168,14 @@ class Sampler(Resumable):
 
     # ---- the loss ----
 
-    def observe(self, loss: Loss) -> None:
-        """Hand over the loss where a framework calls `step()` itself; two observations before a step add up.
-
-        Under gradient accumulation, observe each micro-batch's loss divided as it is for `backward`.
-        """
-        if self._needs_loss():
-            self._observed.append(_one_element(loss))
-
     @abstractmethod
-    def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+    def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         """The algorithm."""
 
     @torch._disable_dynamo
-    def _untraced_step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+    def _untraced_step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         """A step that `torch.compile` leaves alone: a traced one would replay this step's noise and loss."""
         return self._step(closure, loss)
-
-    def _needs_loss(self) -> bool:
-        """Whether the next step reads the loss; most methods never do, and ignore it."""
-        return False
-
-    def _evaluate(
-        self, closure: Callable[[], Loss | None] | None, loss: Loss | None, *, needed: bool = False
-    ) -> Loss | None:
-        """Run the closure and take in the loss, if `needed`; what was observed is used rather than what the closure returns."""
-        returned: Loss | None = None
-        try:
-            if closure is not None:
-                with torch.enable_grad():
-                    returned = closure()
-            if needed and loss is not None:
-                self._observed.append(_one_element(loss))
-            elif needed and returned is not None and not self._observed:
-                self._observed.append(_one_element(returned))
-        except BaseException:
-            self._observed = []  # belongs to a step that will not be taken
-            raise
-        return loss if returned is None else returned
 
     def _verdict(
         self, observed: list[Loss], movers: list[Movers], more: float = 0.0, *, failed: bool = False
@@ -293,7 +267,7 @@ class Sampler(Resumable):
             self._check_group(group)
 
     def _forget(self) -> None:
-        self._observed = []
+        self._observed.clear()
         self._calls = 0
 
     # ---- seed ----
@@ -332,7 +306,7 @@ class GroupwiseSampler(Sampler):
             self.temperature = float(state["temperature"])
 
     @quick_hooks
-    def step(self, closure: Callable[[], Loss | None] | None = None, *, loss: Loss | None = None) -> Loss | None:
+    def step(self, closure: Closure | Loss | None = None, *, loss: Loss | None = None) -> Loss | None:
         """One step. `loss` is accepted and ignored, so that one line is all that changes between methods.
 
         Returns the closure's value, or `loss`.
@@ -340,7 +314,7 @@ class GroupwiseSampler(Sampler):
         return self._untraced_step(closure, loss) if torch.compiler.is_compiling() else self._step(closure, loss)
 
     @torch.no_grad()
-    def _step(self, closure: Callable[[], Loss | None] | None, loss: Loss | None) -> Loss | None:
+    def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         result = self._evaluate(closure, loss)
         self._check_groups()
         self._check_drift(every=drift.PERIOD)
@@ -367,24 +341,3 @@ def _wide(loss: Loss) -> torch.dtype:
 
 def _finite(gradient: Tensor | None) -> bool:
     return gradient is None or bool(gradient.isfinite().all())
-
-
-def _one_element(loss: Loss) -> Loss:
-    if type(loss) is float:
-        return loss
-    if sharded(loss):
-        loss = loss.full_tensor()  # type: ignore[union-attr]
-    if isinstance(loss, Tensor):
-        if loss.numel() != 1:
-            raise ValueError(
-                f"the loss has {loss.numel()} elements (shape {tuple(loss.shape)}); give the mean loss of the batch, the "
-                "number whose gradient is in p.grad"
-            )
-        if loss.is_complex():
-            raise TypeError(f"the loss is {loss}; give a real number")
-        # The user's tensor may be written to before the step. Reading it is no wait on a CPU only.
-        return loss.item() if loss.is_cpu else loss.detach().clone()
-    number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")
-    return number

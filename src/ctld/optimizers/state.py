@@ -56,9 +56,12 @@ class Resumable(Optimizer, ABC):
 
     noise: str
     seed: int
-    _step_count = 0
-    _process_group: torch.distributed.ProcessGroup | None = None
-    _accepted: dict[str, Any] | None = None  # a state that is being loaded
+    # Set on the instance, not here: a wrapper that imitates our class would find defaults of the class in place of our values.
+    _method: str
+    """Name of the class that was built, whatever wraps it."""
+    _step_count: int
+    _process_group: torch.distributed.ProcessGroup | None
+    _accepted: dict[str, Any] | None  # a state that is being loaded
     _known_movers: dict[int, Movers]
     _hidden = frozenset[str]()
     """Entries of groups that are no options of the user's."""
@@ -78,7 +81,7 @@ class Resumable(Optimizer, ABC):
     def _global_state(self) -> dict[str, Any]:
         """What changes besides momenta: numbers, strings and tensors by name."""
         return {
-            "method": type(self).__name__,
+            "method": self._method,
             "format": STATE_FORMAT,
             "generator": GENERATOR,
             "noise": self.noise,
@@ -105,9 +108,9 @@ class Resumable(Optimizer, ABC):
                 f"the state's noise comes from {state.get('generator')!r}, this version of ctld has {GENERATOR!r}: the "
                 "run would not go on as it began; resume it with the version that saved it"
             )
-        if state.get("method") != type(self).__name__:
+        if state.get("method") != self._method:
             raise ValueError(
-                f"the state is one of {state.get('method')}, this is {type(self).__name__}: the same names hold other "
+                f"the state is one of {state.get('method')}, this is {self._method}: the same names hold other "
                 "quantities; load it into the optimizer that saved it"
             )
         missing = set(self._global_state()) ^ set(state)
