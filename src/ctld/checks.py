@@ -1,9 +1,11 @@
 """Checks of what a user hands over: each error names the value and the remedy, each warning points at the user's line."""
 
+import difflib
 import math
 import operator
 import sys
 import warnings
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -53,32 +55,36 @@ IMPLEMENTATIONS = frozenset({"foreach", "fused", "capturable", "differentiable"}
 _OPTIONS_OF_TORCH = {
     "nesterov": "Nesterov's momentum is no step of Langevin dynamics: leave it out (EAMSGD has it built in)",
     "dampening": "the momentum is torch's with dampening 0: leave it out",
-    "betas": "moments of Adam are not kept: give momentum=, or take ctld.create('adam', ...)",
-    "amsgrad": "moments of Adam are not kept: take ctld.create('adam', ...)",
+    "betas": 'moments of Adam are not kept: give momentum=, or take ctld.create("adam", ...)',
+    "amsgrad": 'moments of Adam are not kept: leave it out, or take ctld.create("adam", ...)',
     "decoupled_weight_decay": "weight_decay is the Gaussian prior, part of the gradient: leave it out",
-    "eps": "nothing is divided by a root of squares: leave it out",
-    "alpha": "no average of squares is kept, and alpha is the tempering variable: leave it out",
-    "rho": "no average of squares is kept: leave it out",
-    "centered": "no average of squares is kept: leave it out",
+    "eps": "what keeps a divisor from zero is called epsilon here, where there is one: leave it out",
+    "alpha": "alpha is the tempering variable here, which is not given (smoothing, in PSGLD and Santa, is RMSprop's)",
+    "rho": "no averages of Adadelta are kept: leave it out",
+    "centered": "no average of the gradient is kept: leave it out",
 }
 
 
-def without_torch_options(method: str, options: dict[str, Any]) -> dict[str, Any]:
-    """`options` without those that choose an implementation of torch's and are off; an error for any that asks for more.
+def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = ()) -> None:
+    """Accept options of torch's that are off; for any other, an error that says what to do in place of it.
 
-    For a constructor that takes `**options` for the sake of code written for torch: whatever comes back is unknown to it.
+    For a constructor that takes `**options` for the sake of code written for torch: `refuse_options("SGLD", options)`.
+    `known` are the names that it has, to guess which was meant.
     """
-    for name in IMPLEMENTATIONS & options.keys():
-        if options[name]:
+    known = sorted(known)
+    for name, value in options.items():
+        if name in IMPLEMENTATIONS | _OPTIONS_OF_TORCH.keys() and (value is None or value is False or value == 0):
+            continue
+        if name in IMPLEMENTATIONS:
             raise ValueError(
-                f"{name} = {options[name]!r} is an implementation of torch's that {method} does not have, nor need: a step is "
-                f"one pass over memory by itself. Leave it out, or give {name}=None"
+                f"{name} = {value!r} is an implementation of torch's that {method} does not have, nor need: a step is one pass "
+                f"over memory by itself. Leave it out, or give {name}=None"
             )
-    for name in _OPTIONS_OF_TORCH.keys() & options.keys():
-        if options[name]:
-            raise TypeError(f"{method} has no {name}: {_OPTIONS_OF_TORCH[name]}")
-    known = IMPLEMENTATIONS | _OPTIONS_OF_TORCH.keys()
-    return {name: value for name, value in options.items() if name not in known}
+        if name in _OPTIONS_OF_TORCH:
+            raise TypeError(f"{method} has no option {name}: {_OPTIONS_OF_TORCH[name]}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "leave it out"
+        raise TypeError(f"{method} has no option {name}; {hint}")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

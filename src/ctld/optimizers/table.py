@@ -5,7 +5,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-from ctld.checks import without_torch_options
+from ctld.checks import refuse_options
 from ctld.observing import TakesLoss
 from ctld.optimizers import from_torch
 from ctld.optimizers.anneal_sgd import AnnealSGD
@@ -96,11 +96,7 @@ def create(name: str, params: Any, **options: Any) -> TakesLoss:
 def _fitting(name: str, method: Method, options: dict[str, Any]) -> dict[str, Any]:
     """The options that the method has; an error for one that it has not."""
     known = _options(method.optimizer)
-    foreign = {option: value for option, value in options.items() if option not in known | SHARED}
-    for option in without_torch_options(name, foreign):
-        near = difflib.get_close_matches(option, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(sorted(known))}"
-        raise TypeError(f"{name} has no option {option}{hint}")
+    refuse_options(name, {option: options[option] for option in options.keys() - known - SHARED}, known)
     return {option: value for option, value in options.items() if option in known}
 
 
