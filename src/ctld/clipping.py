@@ -48,7 +48,7 @@ class RepeatedNorms:
 def message(norm: float) -> str:
     """What to say of it."""
     return (
-        f"the norm of the gradient was {norm:.6g} in {LOOKS} steps in a row, while its parts changed: gradients are clipped to "
+        f"the norm of the gradient was {norm:.4g} in {LOOKS} steps in a row, while its parts changed: gradients are clipped to "
         "it. What is sampled then is another law, flatter where gradients are large, and thermometers cannot see that, since "
         "they read the clipped gradient. Turn clipping off (max_grad_norm=0 in transformers, gradient_clip_val=None in "
         "Lightning), or raise the threshold until it is seldom reached"

@@ -13,7 +13,9 @@ OPTIONS = {"lr": 0.05, "weight_decay": 1e-3, "num_data": 96, "temperature": 0.1,
 def data(batches=STEPS):
     """Inputs and labels of so many batches, in the order in which they are used."""
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(batches * BATCH, 4, generator=generator), torch.randint(3, (batches * BATCH,), generator=generator)
+    return torch.randn(batches * BATCH, 4, generator=generator), torch.randint(
+        3, (batches * BATCH,), generator=generator
+    )
 
 
 def dataset(batches=STEPS):

@@ -1,4 +1,8 @@
-"""Lightning takes the plain loop's path: automatic and manual, accumulating, in half precision, on ranks, and after a restart."""
+"""Lightning takes the plain loop's path: automatic, manual, accumulating, in half precision, on ranks, after a restart."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -43,13 +47,12 @@ class Module(pl.LightningModule):
 def fit(module, tmp_path, *, batches=STEPS, callbacks=None, checkpoint=None, **options):
     trainer = pl.Trainer(
         accelerator="cpu",
-        max_epochs=1,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         callbacks=[WatchLoss()] if callbacks is None else callbacks,
         default_root_dir=tmp_path,
-        **({"enable_checkpointing": False} | options),
+        **({"enable_checkpointing": False, "max_epochs": 1} | options),
     )
     trainer.fit(module, DataLoader(dataset(batches), BATCH), ckpt_path=checkpoint)
     return trainer
@@ -118,12 +121,13 @@ def test_half_precision(tmp_path):
 
 
 def test_resume_goes_on_bit_by_bit(tmp_path):
-    """From a checkpoint that the trainer wrote within the exploration, as after a crash."""
+    """From a checkpoint within the exploration, at the end of an epoch: a plain DataLoader begins at its first batch."""
     whole, resumed = Module(), Module()
-    saving = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=10, save_top_k=-1)
-    fit(whole, tmp_path, callbacks=[WatchLoss(), saving], enable_checkpointing=True)
-    trainer = fit(resumed, tmp_path, checkpoint=tmp_path / "step=10.ckpt")
-    assert len(resumed.potentials) == STEPS - 10
+    saving = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1)
+    options = {"batches": STEPS // 2, "max_epochs": 2}
+    fit(whole, tmp_path, callbacks=[WatchLoss(), saving], enable_checkpointing=True, **options)
+    trainer = fit(resumed, tmp_path, checkpoint=tmp_path / f"step={STEPS // 2}.ckpt", **options)
+    assert len(resumed.potentials) == STEPS // 2
     assert trainer.optimizers[0].state_dict()["param_groups"][0]["ctld_step"] == STEPS
     assert torch.equal(flat(resumed.network), flat(whole.network))
 
@@ -141,3 +145,32 @@ def test_logs_the_temperature(tmp_path):
     module = Module()
     trainer = fit(module, tmp_path, callbacks=[WatchLoss(log_every=1)])
     assert {"ctld/temperature_ratio", "ctld/alpha"} <= trainer.callback_metrics.keys()
+
+
+def test_two_ranks_are_the_plain_loop(tmp_path):
+    """DDP: each rank has half of every batch, and the loss is the mean over both."""
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import torch
+from test_lightning import DataLoader, Module, WatchLoss, dataset, flat, pl
+
+torch.set_num_threads(1)
+if __name__ == "__main__":
+    module = Module()
+    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[WatchLoss()], logger=False,
+                         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False)
+    sampler = torch.utils.data.DistributedSampler(dataset(), 2, trainer.global_rank, shuffle=False)
+    trainer.fit(module, DataLoader(dataset(), {BATCH // 2}, sampler=sampler))
+    if trainer.global_rank == 0:
+        torch.save(flat(module.network), "end.pt")
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    end = torch.load(tmp_path / "end.pt", weights_only=True)
+    torch.testing.assert_close(end, plain_loop()[0], rtol=1e-5, atol=1e-6)

@@ -12,14 +12,16 @@ from torch import nn
 
 from ctld.integrations.sklearn import CTLDClassifier, CTLDRegressor
 
-ESTIMATORS = [CTLDClassifier(epochs=60, random_state=0), CTLDRegressor(epochs=60, random_state=0)]
+ESTIMATORS = [CTLDClassifier(epochs=30, random_state=0), CTLDRegressor(epochs=30, random_state=0)]
 CHECKS = [pair for estimator in ESTIMATORS for pair in estimator_checks_generator(estimator)]
 
 
 @pytest.mark.parametrize(
     ("estimator", "check"),
     CHECKS,
-    ids=[f"{type(estimator).__name__}-{check.func.__name__}-{number}" for number, (estimator, check) in enumerate(CHECKS)],
+    ids=[
+        f"{type(estimator).__name__}-{check.func.__name__}-{number}" for number, (estimator, check) in enumerate(CHECKS)
+    ],
 )
 def test_scikit_learns_own_check(estimator, check):
     check(estimator)

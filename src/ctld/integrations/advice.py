@@ -29,7 +29,7 @@ def about_length(optimizer: TakesLoss, total_steps: float) -> str | None:
     cycle = getattr(optimizer, "cycle_steps", None)
     if cycle is None and 0 < total_steps <= exploration:
         return (
-            f"training ends after {total_steps:g} steps, all within exploration_steps = {exploration}: the model that is left is "
+            f"training ends after {total_steps:g} steps, all within exploration_steps = {exploration}: what is left is "
             "a noisy sample, not a fine-tuned one. Explore for less, or train for longer"
         )
     if cycle is not None and 0 < total_steps < cycle:
@@ -44,7 +44,7 @@ def about_decay(optimizer: TakesLoss) -> str | None:
     if given in found or not given:
         return None
     return (
-        f"weight_decay = {given:g} was given to the optimizer, but its groups have {', '.join(f'{value:g}' for value in found)}: "
+        f"weight_decay = {given:g} was given to the optimizer, but its groups have {', '.join(f'{x:g}' for x in found)}: "
         "the framework makes them from its own setting. Set it there too (TrainingArguments(weight_decay=...)), or build the "
         "optimizer yourself"
     )

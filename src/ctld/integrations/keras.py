@@ -19,12 +19,12 @@ from ctld.observing import TakesLoss
 
 if keras.backend.backend() != "torch":
     raise ImportError(
-        f"Keras runs on {keras.backend.backend()} here; set the environment variable KERAS_BACKEND=torch before keras is imported"
+        f"Keras runs on {keras.backend.backend()} here; set the variable KERAS_BACKEND=torch before keras is imported"
     )
 
 # What Keras's own base class does to gradients and averages; all else goes to the method.
-OF_KERAS = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum", "ema_overwrite_frequency")
-OF_KERAS += ("loss_scale_factor", "gradient_accumulation_steps", "name")
+OF_KERAS = {"clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum", "ema_overwrite_frequency"}
+OF_KERAS |= {"loss_scale_factor", "gradient_accumulation_steps", "name"}
 
 
 @keras.saving.register_keras_serializable("ctld")

@@ -61,7 +61,7 @@ def _only_one(optimizers: list[Any]) -> TakesLoss:
     ours = [optimizer for optimizer in optimizers if isinstance(optimizer, TakesLoss)]
     if len(ours) != 1:
         raise ValueError(
-            f"there are {len(ours)} optimizers of ctld's among {len(optimizers)}, so that it is not known whose a loss is; return "
-            "one from configure_optimizers, or leave WatchLoss out and call optimizer.watch(loss) before manual_backward"
+            f"there are {len(ours)} optimizers of ctld's among {len(optimizers)}, so that it is not known whose a loss is; "
+            "return one from configure_optimizers, or leave WatchLoss out and call optimizer.watch(loss) before manual_backward"
         )
     return unwrap(ours[0])

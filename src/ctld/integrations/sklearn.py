@@ -7,6 +7,7 @@ Inputs, and the targets of a regression, are standardised inside. The network is
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -115,7 +116,7 @@ class _Network(BaseEstimator):
             chosen, order = order[:batch], order[batch:]
             optimizer.zero_grad()
             loss = loss_of(network(data[chosen]), targets[chosen])
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step(loss=loss)
             scheduler.step()
             collector.update(loss=loss)
@@ -127,14 +128,14 @@ class _Network(BaseEstimator):
     def _layers(self, inputs: int, outputs: int) -> nn.Module:
         widths = [inputs, *(integer("hidden_layer_sizes", width, at_least=1) for width in self.hidden_layer_sizes)]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
 
     def _tensor(self, inputs: Array) -> Tensor:
         return torch.tensor((inputs - self._mean) / self._scale, dtype=torch.float64)
 
-    def _together(self, X: Array, kind: Any) -> Any:  # noqa: N803
+    def _together(self, X: Array, kind: Any) -> Any:
         """What the members predict together."""
         check_is_fitted(self)
         inputs = self._tensor(validate_data(self, X, reset=False, dtype=np.float64))
@@ -142,37 +143,41 @@ class _Network(BaseEstimator):
 
 
 class CTLDClassifier(ClassifierMixin, _Network):
-    __doc__ = "Labels, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix("Both estimators.")
+    __doc__ = "Labels, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix(
+        "Both estimators."
+    )
 
-    def fit(self, X: Array, y: Array) -> Self:  # noqa: N803
+    def fit(self, X: Array, y: Array) -> Self:
         """Train on rows of `X` and their labels."""
-        X, y = validate_data(self, X, y, dtype=np.float64)  # noqa: N806
+        X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
         self._train(X, torch.tensor(labels), len(self.classes_), nn.functional.cross_entropy)
         return self
 
-    def predict_proba(self, X: Array) -> Array:  # noqa: N803
+    def predict_proba(self, X: Array) -> Array:
         """Probabilities of `classes_`, the mean of the members'."""
         return self._together(X, "classification").probabilities.numpy()
 
-    def predict(self, X: Array) -> Array:  # noqa: N803
+    def predict(self, X: Array) -> Array:
         """The most probable label of each row."""
         chosen = self.predict_proba(X).argmax(1)
         return self.classes_[chosen]
 
-    def predict_uncertainty(self, X: Array) -> tuple[Array, Array]:  # noqa: N803
+    def predict_uncertainty(self, X: Array) -> tuple[Array, Array]:
         """Entropy of the prediction (nats), and the part of it that is the members' disagreement."""
         prediction = self._together(X, "classification")
         return prediction.total.numpy(), prediction.epistemic.numpy()
 
 
 class CTLDRegressor(RegressorMixin, _Network):
-    __doc__ = "Numbers, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix("Both estimators.")
+    __doc__ = "Numbers, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix(
+        "Both estimators."
+    )
 
-    def fit(self, X: Array, y: Array) -> Self:  # noqa: N803
+    def fit(self, X: Array, y: Array) -> Self:
         """Train on rows of `X` and their values; the loss is half the mean square in units of the values' variance."""
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)  # noqa: N806
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = column_or_1d(y, warn=True).astype(np.float64)
         self._target_mean, self._target_scale = float(y.mean()), float(y.std()) or 1.0
         targets = torch.tensor((y - self._target_mean) / self._target_scale)
@@ -181,7 +186,7 @@ class CTLDRegressor(RegressorMixin, _Network):
         self.noise_ = float(np.sqrt(np.mean(residuals**2)))
         return self
 
-    def predict(self, X: Array, return_std: bool = False) -> Any:  # noqa: N803
+    def predict(self, X: Array, return_std: bool = False) -> Any:
         """The mean of the members; with `return_std` also the deviation of a new value from it.
 
         That is the members' spread and, in squares, the root mean square of what is left of the training values.

@@ -49,8 +49,8 @@ def warn_of_settings(optimizer: TakesLoss, args: Any, total_steps: int, schedule
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if scheduler is None and not str(kind).startswith("constant"):
         decays = (
-            f"lr_scheduler_type = {kind!r} lowers lr from the first step on: steps of the exploration shrink with it, and it ends "
-            'early. Give lr_scheduler_type="constant", or your own scheduler that waits for exploration_steps, such as CycleLR'
+            f"lr_scheduler_type = {kind!r} lowers lr from the first step on: steps of the exploration shrink with it. "
+            'Give lr_scheduler_type="constant", or your own scheduler that waits for exploration_steps, such as CycleLR'
         )
     messages = [advice.about_clipping("max_grad_norm", args.max_grad_norm, "max_grad_norm=0"), decays]
     advice.say(optimizer, [*messages, advice.about_decay(optimizer), advice.about_length(optimizer, total_steps)])
