@@ -78,6 +78,16 @@ class TestWatch:
         assert torch.allclose(end, expected, rtol=1e-9, atol=1e-12) == watching
         assert (potentials[0] == pytest.approx(plain[0], rel=1e-12)) == watching
 
+    def test_a_loss_that_is_divided_in_place(self):
+        """As timm does it: the tensor that was watched has another value by the time of `backward`."""
+        problem, optimizer = build()
+        expected = loss_of(problem, 0).item()
+        for _ in range(2):
+            loss = optimizer.watch(loss_of(problem, 0))
+            loss /= 2
+            loss.backward()
+        assert sum(optimizer._observed) == pytest.approx(expected, rel=1e-12)
+
     def test_a_scale_is_divided_out(self):
         def scaled(problem, optimizer, step):
             loss = optimizer.watch(loss_of(problem, step), scaler=scaler)

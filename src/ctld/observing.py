@@ -84,7 +84,7 @@ class Observing(TakesLoss):
         counts as well; watch the one that `backward` is called on.
         """
         if loss.requires_grad and self._needs_loss():
-            value = loss.detach()
+            value = loss.detach().clone()  # some loops divide the loss in place
 
             def entered_backward(factor: Tensor) -> None:
                 scale = 1.0 if scaler is None else float(scaler.get_scale())
