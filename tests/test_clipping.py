@@ -1,6 +1,7 @@
 """Gradients that are clipped are noticed, in time, once, and only they."""
 
 import logging
+import warnings
 
 import pytest
 import torch
@@ -85,3 +86,40 @@ def test_a_gradient_that_comes_and_goes():
         norms.repeated([torch.ones(2), torch.full((2,), float(step))], step)
     assert norms.repeated([torch.ones(2)], 14) is None
     assert norms.next_look == clipping.FIRST_LOOK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_what_clipping_does_and_thermometers_do_not_see(clip):
+    """A Gaussian of curvature 1 and N = 100 has variance T/N, of which the Euler step makes 1.027 (docs/maths.md).
+
+    The norm of its gradient is about sqrt(50/100) = 0.7. Energies of this underdamped oscillator decay by 1 − momentum a step, so 20 steps
+    make one independent value: 9,000 steps of 50 directions have 22,500, and the variance an error of sqrt(2/22,500) = 0.9 %.
+    """
+    steps, parameters = 10_000, [nn.Parameter(torch.zeros(25, dtype=torch.float64)) for _ in range(2)]
+    optimizer = ctld.CTLD(
+        parameters,
+        lr=0.1,
+        num_data=100,
+        temperature=1.0,
+        tempering=ctld.Tempering.constant(),
+        exploration_steps=steps + 1,
+        seed=1,
+    )
+    squares = 0.0
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for step in range(steps + 1):
+            optimizer.zero_grad()
+            loss = sum(0.5 * parameter.square().sum() for parameter in parameters)
+            loss.backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(parameters, clip)
+            optimizer.step(loss=loss)
+            if step > 1000:
+                squares += 2.0 * loss.item() / 50 / (steps - 1000)
+    temperatures = optimizer.last.groups[0]
+    assert temperatures.kinetic.mean == pytest.approx(1.0, abs=0.05)
+    assert temperatures.configurational.mean == pytest.approx(1.0, abs=0.15)
+    assert (100 * squares > 4.0) if clip else (100 * squares == pytest.approx(1.027, rel=0.05))
+    assert any("gradients are clipped" in str(warning.message) for warning in said) == bool(clip)
