@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck distributed torture bench clean
+.PHONY: demo test lint types quick crosscheck integrations distributed torture bench clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -29,6 +29,10 @@ quick: .venv/test.stamp
 crosscheck: .venv/crosscheck.stamp
 	$(BIN)/python -m pytest -n auto tests/crosschecks
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/kernels/test_cuda*.py
+
+# Against the frameworks that people train with, and torch's own expectations of an optimizer: 0.7 GB more.
+integrations: .venv/integrations.stamp
+	KERAS_BACKEND=torch $(BIN)/python -m pytest -n 2 --dist loadfile tests/integrations tests/torch_suite
 
 # Studies on a Ray cluster: half a gigabyte more.
 distributed: .venv/distributed.stamp
@@ -59,6 +63,10 @@ bench: .venv/test.stamp
 
 .venv/crosscheck.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,crosscheck]'
+	@touch $@
+
+.venv/integrations.stamp: .venv/test.stamp
+	$(INSTALL) -e '.[dev,integrations]'
 	@touch $@
 
 .venv/distributed.stamp: .venv/test.stamp

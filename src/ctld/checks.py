@@ -1,9 +1,11 @@
 """Checks of what a user hands over: each error names the value and the remedy, each warning points at the user's line."""
 
+import difflib
 import math
 import operator
 import sys
 import warnings
+from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -29,10 +31,10 @@ def real(
 ) -> float:
     """`value` as a float, if it is a finite number within the bounds; else an error that says which bounds.
 
-    One-element tensors count as numbers: torch's optimizers take a tensor as lr.
+    Tensors and arrays of one element count as numbers: torch's optimizers take a tensor as lr, of any shape.
     """
     item = getattr(value, "item", None)
-    number = item() if item is not None and getattr(value, "ndim", 0) == 0 else value
+    number = item() if item is not None and math.prod(getattr(value, "shape", ())) == 1 else value
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name} = {value!r} is not a number; give {_range(at_least, above, below)}")
     try:
@@ -46,7 +48,8 @@ def real(
 
 def integer(name: str, value: Any, *, at_least: int) -> int:
     """`value` as an int, if it is a whole number and large enough."""
-    if isinstance(value, bool) or not isinstance(value, Integral | float) or not float(value).is_integer():
+    whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole:
         raise TypeError(f"{name} = {value!r} is not a whole number; give an int >= {at_least}")
     number = int(float(value)) if isinstance(value, float) else operator.index(value)
     if number < at_least:
@@ -59,6 +62,44 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} = {value!r} is neither True nor False; give one of them")
     return value
+
+
+IMPLEMENTATIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
+"""Options of torch's optimizers that choose how a step is carried out."""
+
+_OPTIONS_OF_TORCH = {
+    "nesterov": "Nesterov's momentum is no step of Langevin dynamics: leave it out (EAMSGD has it built in)",
+    "dampening": "the momentum is torch's with dampening 0: leave it out",
+    "betas": 'moments of Adam are not kept: give momentum=, or take ctld.create("adam", ...)',
+    "amsgrad": 'moments of Adam are not kept: leave it out, or take ctld.create("adam", ...)',
+    "decoupled_weight_decay": "weight_decay is the Gaussian prior, part of the gradient: leave it out",
+    "eps": "what keeps a divisor from zero is called epsilon here, where there is one: leave it out",
+    "alpha": "alpha is the tempering variable here, which is not given (smoothing, in PSGLD and Santa, is RMSprop's)",
+    "rho": "no averages of Adadelta are kept: leave it out",
+    "centered": "no average of the gradient is kept: leave it out",
+}
+
+
+def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = ()) -> None:
+    """Accept options of torch's that are off; for any other, an error that says what to do in place of it.
+
+    For a constructor that takes `**options` for the sake of code written for torch: `refuse_options("SGLD", options)`.
+    `known` are the names that it has, to guess which was meant.
+    """
+    known = sorted(known)
+    for name, value in options.items():
+        if name in IMPLEMENTATIONS | _OPTIONS_OF_TORCH.keys() and (value is None or value is False or value == 0):
+            continue
+        if name in IMPLEMENTATIONS:
+            raise ValueError(
+                f"{name} = {value!r} is an implementation of torch's that {method} does not have, nor need: a step is one pass "
+                f"over memory by itself. Leave it out, or give {name}=None"
+            )
+        if name in _OPTIONS_OF_TORCH:
+            raise TypeError(f"{method} has no option {name}: {_OPTIONS_OF_TORCH[name]}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "leave it out"
+        raise TypeError(f"{method} has no option {name}; {hint}")
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

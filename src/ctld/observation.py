@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 
 from ctld.checks import NonFiniteError
+from ctld.observing import Loss
 from ctld.ranks import Facts, Ranks, disagree, mark
-from ctld.sharding import sharded
 from ctld.stepping.foreach import wide_dtype
-
-Loss = Tensor | float
 
 
 @dataclass(slots=True)
@@ -109,28 +107,6 @@ def observe(
     rest = torch.tensor((1.0, marks, marks * marks, prior), dtype=dtype, device=device)
     numbers = ranks.sum(torch.cat((torch.stack((torch.stack(terms).sum(), odd)), rest)))
     return Observation(numbers, failure=failure, **about)
-
-
-def one_number(loss: Loss) -> Loss:
-    """Returns the loss as a number, or, where reading it would mean to wait for a device, as a copy on that device."""
-    if type(loss) is float:
-        return loss
-    if sharded(loss):
-        loss = loss.full_tensor()  # type: ignore[union-attr]
-    if isinstance(loss, Tensor):
-        if loss.numel() != 1:
-            raise ValueError(
-                f"the loss has {loss.numel()} elements (shape {tuple(loss.shape)}); give the mean loss of the batch, the "
-                "number whose gradient is in p.grad"
-            )
-        if loss.is_complex():
-            raise TypeError(f"the loss is {loss}; give a real number")
-        # The user's tensor may be written to before the step. Reading it is no wait on a CPU only.
-        return loss.item() if loss.is_cpu else loss.detach().clone()
-    number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")
-    return number
 
 
 def on_host(rows: list[Any]) -> list[Sequence[float]]:

@@ -14,9 +14,10 @@ from torch.optim.optimizer import _global_optimizer_post_hooks as _global_post_h
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hooks
 
 from ctld.checks import NonFiniteError, flag, integer, real
+from ctld.clipping import RepeatedNorms
 from ctld.clock import Clock
 from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
-from ctld.observation import Loss, one_number
+from ctld.observing import Closure, Loss, Observing
 from ctld.optimizers.checkpoint import Part, Resumable
 from ctld.optimizers.parameters import check_parameters
 from ctld.optimizers.temperature import Temperature
@@ -26,8 +27,6 @@ from ctld.stepping import engine
 from ctld.stepping.active import Active
 from ctld.stepping.foreach import Noise, largest, square_norm, thermostat, wide_dtype
 from ctld.stepping.sweep import AnyPlan
-
-Closure = Callable[[], Loss | None]
 
 
 def quick_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,15 +44,13 @@ def quick_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return quick
 
 
-class Sampler(Resumable):
+class Sampler(Observing, Resumable):
     """Base of the optimizers of this package; holds no algorithm.
 
     A method sets its own attributes, calls `super().__init__` and then `_start`, and says in `_plan` what a group does in a
     step. Keyword arguments are those of `CTLD`. What changes during a run is kept in objects (`clock`, ...), so that the
     wrappers of frameworks, which copy attributes, see it change.
     """
-
-    _sharded = False
 
     def __init__(
         self,
@@ -72,8 +69,11 @@ class Sampler(Resumable):
         self.noise = noise
         self.ranks = Ranks(process_group)
         self.clock = Clock() if clock is None else clock
-        self._observed: list[Loss] = []
-        self._ready = False
+        # All of it on the instance: a wrapper that imitates our class would find defaults of the class in place of our values.
+        self._observed = []
+        self._norms = RepeatedNorms()
+        self._warned_of_scale = self._sharded = self._ready = False
+        self._accepted, self._method = None, type(self).__name__
         self._checked_options = [name for name in defaults if name not in self._hidden]
         self._passed: dict[int, list[Any] | None] = {}
         self._known: dict[str, Active] = {}
@@ -84,7 +84,7 @@ class Sampler(Resumable):
         self.seed = self._common_seed(seed)
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> int:  # type: ignore[override]
         """How many steps are done."""
         return self.clock.steps
 
@@ -106,19 +106,15 @@ class Sampler(Resumable):
         -------
         The closure's value, or `loss`.
         """
-        if closure is not None and not callable(closure):
-            if loss is not None:
-                raise TypeError(f"two losses were given, {closure!r} and loss = {loss!r}; give one")
-            closure, loss = None, closure
         return self._untraced_step(closure, loss) if torch.compiler.is_compiling() else self._step(closure, loss)
 
     @torch._disable_dynamo
-    def _untraced_step(self, closure: Closure | None, loss: Loss | None) -> Loss | None:
+    def _untraced_step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         """Takes a step that `torch.compile` leaves alone: a traced one would replay this step's noise and loss."""
         return self._step(closure, loss)
 
     @torch.no_grad()
-    def _step(self, closure: Closure | None, loss: Loss | None) -> Loss | None:
+    def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         meets = self.ranks.meets(every=PERIOD)
         try:
             result = self._evaluate(closure, loss)
@@ -143,36 +139,6 @@ class Sampler(Resumable):
     def _noise(self) -> Noise:
         """Returns this step's noise."""
         return Noise(self.noise, self.seed, self.clock.steps)
-
-    # ---- the loss ----
-
-    def observe(self, loss: Loss) -> None:
-        """Hands over the loss where a framework calls `step()` itself; two observations before a step add up.
-
-        Under gradient accumulation, observe each micro-batch's loss divided as it is for `backward`.
-        """
-        if self._needs_loss():
-            self._observed.append(one_number(loss))
-
-    def _needs_loss(self) -> bool:
-        """Returns whether the next step reads the loss; most methods never do, and ignore it."""
-        return False
-
-    def _evaluate(self, closure: Closure | None, loss: Loss | None, *, needed: bool = False) -> Loss | None:
-        """Runs the closure and takes in the loss, if `needed`; what was observed counts before what the closure returns."""
-        returned: Loss | None = None
-        try:
-            if closure is not None:
-                with torch.enable_grad():
-                    returned = closure()
-            if needed and loss is not None:
-                self._observed.append(one_number(loss))
-            elif needed and returned is not None and not self._observed:
-                self._observed.append(one_number(returned))
-        except BaseException:
-            self._observed.clear()  # belongs to a step that will not be taken
-            raise
-        return loss if returned is None else returned
 
     # ---- parameters ----
 
@@ -347,6 +313,9 @@ class TemperedSampler(Sampler):
     @temperature.setter
     def temperature(self, value: float) -> None:
         self._temperature.value = real("temperature", value, at_least=0)
+
+    def _samples(self) -> bool:
+        return self.temperature > 0
 
     def _parts(self) -> list[tuple[str, Part]]:
         return [*super()._parts(), ("", self._temperature)]

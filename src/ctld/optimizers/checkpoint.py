@@ -55,7 +55,9 @@ class Resumable(Optimizer, ABC):
 
     noise: str
     seed: int
-    _accepted: dict[str, Any] | None = None  # a state that is being loaded
+    _method: str
+    """Name of the class that was built, whatever wraps it."""
+    _accepted: dict[str, Any] | None  # a state that is being loaded
     _hidden = frozenset[str]()
     """Entries of groups that are no options of the user's."""
 
@@ -90,7 +92,7 @@ class Resumable(Optimizer, ABC):
     def _global_state(self) -> dict[str, Any]:
         """Returns all that changes besides momenta."""
         state: dict[str, Any] = {
-            "method": type(self).__name__,
+            "method": self._method,
             "format": STATE_FORMAT,
             "generator": GENERATOR,
             "settings": json.dumps(self._settings(), sort_keys=True),
@@ -197,7 +199,7 @@ class Resumable(Optimizer, ABC):
 
     def _check_global_state(self, state: dict[str, Any]) -> None:
         """Refuses a state of another method, version or setting, before anything has changed."""
-        name = type(self).__name__
+        name = self._method
         if not state:
             raise ValueError(
                 f"the state dict is not one of {name} (torch's SGD?): it has no {STATE_PREFIX}* entries in its first group"

@@ -15,13 +15,12 @@ from typing import Any, Literal
 
 import torch
 
-from ctld.checks import real
+from ctld.checks import real, refuse_options
 from ctld.clock import Clock
 from ctld.compensation import NoiseCompensation
 from ctld.mass import Mass, RMSPreconditioner
 from ctld.noise import ALPHA, scalar_normal
-from ctld.observation import Loss
-from ctld.optimizers.base import Closure
+from ctld.observing import Closure, Loss
 from ctld.optimizers.exploring import Explorer
 from ctld.optimizers.momenta import note_lr
 from ctld.optimizers.record import Energies
@@ -81,6 +80,8 @@ class CTLD(Explorer):
         `torch.distributed`, rank 0's is used.
     process_group : ProcessGroup, optional
         Over which the loss is averaged; the world, if left out and there is one.
+    foreach, fused, capturable, differentiable
+        Options of torch's that choose an implementation; None or False.
     """
 
     def __init__(
@@ -103,7 +104,9 @@ class CTLD(Explorer):
         seed: int | None = None,
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
+        **of_torch: Any,
     ) -> None:
+        refuse_options("CTLD", of_torch)
         clock = Clock(exploration_steps, cycle_steps)
         posterior = Temperature(temperature)
         if integrator not in INTEGRATORS:
@@ -159,12 +162,12 @@ class CTLD(Explorer):
 
     # ---- Algorithm 1 ----
 
-    def _step(self, closure: Closure | None, loss: Loss | None) -> Loss | None:
+    def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         self._choose_temperature()
         exploring, meets = self.exploring, self.ranks.meets()
         try:
             result = self._evaluate(closure, loss, needed=exploring)
-            losses = self._taken_losses()
+            losses = self._taken()
             self._check_groups()
             active = self._active()
             if exploring and not losses:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ctld.checks import TemperatureWarning, warn_user
-from ctld.observation import Loss, Observation, observe, on_host
+from ctld.observation import Observation, observe, on_host
+from ctld.observing import Loss
 from ctld.optimizers.momenta import bring_into_units, note_lr
 from ctld.optimizers.phases import Phased
 from ctld.optimizers.record import Energies
@@ -63,11 +64,6 @@ class Explorer(Phased):
             self._agree(meets, failure)
         elif exploring and self.ranks.size > 1:
             self._see([0.0], None, failure)
-
-    def _taken_losses(self) -> list[Loss]:
-        losses = self._observed[:]
-        self._observed.clear()
-        return losses
 
     def _potential_ahead(self, seen: Observation) -> float | None:
         """Returns U/T, for a tempering that has to know it before the step."""

@@ -31,10 +31,11 @@ class Phased(Sampler):
     thermometers: Thermometers
     _posterior: Temperature
     _hidden = frozenset(UNITS)
-    _warned_of_rounding = False
+    _warned_of_rounding: bool
 
     def __init__(self, params: Any, defaults: dict[str, Any], **options: Any) -> None:
         self.journal = Journal()
+        self._warned_of_rounding = False
         super().__init__(params, defaults | UNITS, **options)
 
     # ---- what is in force ----
@@ -116,6 +117,12 @@ class Phased(Sampler):
 
     def _leading_group(self) -> dict[str, Any]:
         return next((group for group in self.param_groups if group["explore"]), self.param_groups[0])
+
+    def _samples(self) -> bool:
+        return self.exploring
+
+    def _automatic_temperature(self) -> bool:
+        return self._posterior.automatic
 
     def _needs_loss(self) -> bool:
         self._choose_temperature()

@@ -100,6 +100,9 @@ class Santa(Sampler):
         """Whether the next step injects noise."""
         return self.clock.exploring
 
+    def _samples(self) -> bool:
+        return self.exploring
+
     def _plan(self, group: dict[str, Any]) -> AnyPlan:
         lr = float(group["lr"])
         if lr == 0:

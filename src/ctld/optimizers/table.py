@@ -1,11 +1,12 @@
 """The one table of methods, and `create`, which builds from it."""
 
 import difflib
+import inspect
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from ctld.checks import refuse_options
+from ctld.observing import TakesLoss
 from ctld.optimizers import from_torch
 from ctld.optimizers.anneal_sgd import AnnealSGD
 from ctld.optimizers.csghmc import CSGHMC
@@ -24,7 +25,7 @@ from ctld.optimizers.simulated_annealing import SimulatedAnnealing
 class Method:
     """A row of the table."""
 
-    optimizer: type[torch.optim.Optimizer]
+    optimizer: type[TakesLoss]
     title: str
     paper: str
     defaults: dict[str, Any] = field(default_factory=dict)
@@ -71,8 +72,12 @@ OPTIMIZERS: dict[str, Method] = {
 """Name → method. Names are lower case with underscores."""
 
 
-def create(name: str, params: Any, **options: Any) -> torch.optim.Optimizer:
-    """The optimizer of this name, with the table's defaults; every one takes `step(loss=loss)`.
+SHARED = frozenset({"num_data", "seed"})
+"""Options that `create` takes for every method, and leaves out where nothing depends on them."""
+
+
+def create(name: str, params: Any, **options: Any) -> TakesLoss:
+    """The optimizer of this name, with the table's defaults; every one takes `step(loss=loss)`, `num_data` and `seed`.
 
     >>> optimizer = ctld.create("sghmc", model.parameters(), lr=0.1, num_data=60_000)          # doctest: +SKIP
     """
@@ -84,4 +89,23 @@ def create(name: str, params: Any, **options: Any) -> torch.optim.Optimizer:
     missing = sorted(({"lr"} | method.needs) - options.keys())
     if missing:
         raise TypeError(f"{name} needs {', '.join(missing)}; give {', '.join(f'{option}=' for option in missing)}")
-    return method.optimizer(params, **(method.defaults | options))
+    constructor: Any = method.optimizer  # each has options of its own
+    return constructor(params, **(method.defaults | _fitting(name, method, options)))  # type: ignore[no-any-return]
+
+
+def _fitting(name: str, method: Method, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the method has; an error for one that it has not."""
+    known = _options(method.optimizer)
+    refuse_options(name, {option: options[option] for option in options.keys() - known - SHARED}, known)
+    return {option: value for option, value in options.items() if option in known}
+
+
+def _options(optimizer: type) -> set[str]:
+    """What a constructor takes by keyword, including what it passes on to that of its base."""
+    found: set[str] = set()
+    for cls in (cls for cls in optimizer.__mro__ if "__init__" in vars(cls)):
+        parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+        found |= {name for name in parameters if not name.startswith("_")}
+        if all(parameter.kind != parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return found - {"self", "params", "options"}

@@ -1,0 +1,43 @@
+"""Where people train: one module per framework, imported only by those who have it. docs/integrations has a page for each.
+
+`watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it. No framework is imported
+here; `ctld.integrations.lightning`, `.transformers`, `.keras` and `.sklearn` import theirs.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from ctld.observing import TakesLoss
+
+WRAPPED = ("optimizer", "opt")
+"""Under which names wrappers keep what they wrap: Accelerate's, Lightning's and Fabric's; fastai's."""
+
+
+def unwrap(optimizer: Any) -> TakesLoss:
+    """The optimizer of this package inside a wrapper of Accelerate's, Lightning's, Fabric's or fastai's, or itself."""
+    found, seen = optimizer, 0
+    while (inner := _inner(found)) is not None and seen < 10:
+        found, seen = inner, seen + 1
+    if not isinstance(found, TakesLoss):
+        raise TypeError(
+            f"{type(found).__name__} is not an optimizer of ctld's; give one, or what a framework has made of it"
+        )
+    return found
+
+
+def watch(optimizer: Any, loss: Tensor, *, scaler: Any = None) -> Tensor:
+    """Let the optimizer observe the loss when it goes into `backward`, whatever wraps the optimizer. Returns the loss.
+
+    >>> loss = ctld.integrations.watch(optimizer, loss); accelerator.backward(loss)            # doctest: +SKIP
+
+    A GradScaler that Accelerate keeps is found; another is given as `scaler`.
+    """
+    if scaler is None and not isinstance(optimizer, TakesLoss):
+        scaler = getattr(optimizer, "scaler", None)
+    return unwrap(optimizer).watch(loss, scaler=scaler)
+
+
+def _inner(optimizer: Any) -> Any:
+    found = (getattr(optimizer, name, None) for name in WRAPPED)
+    return next((inner for inner in found if hasattr(inner, "param_groups")), None)

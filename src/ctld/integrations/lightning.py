@@ -1,0 +1,67 @@
+"""Lightning: return the optimizer from `configure_optimizers`, and give the trainer `WatchLoss()`.
+
+    trainer = Trainer(callbacks=[ctld.integrations.lightning.WatchLoss()], accumulate_grad_batches=4)
+
+Without the callback Lightning hands over the loss of the last micro-batch, divided by their number; and with a scaler for half
+precision, nothing at all. It works in automatic and in manual optimisation, under DDP, and needs no state of its own to resume.
+"""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from ctld.checks import integer
+from ctld.integrations import advice, unwrap
+from ctld.observing import TakesLoss
+from ctld.optimizers import CTLD
+
+
+class WatchLoss(pl.Callback):
+    """Hands every loss to the optimizer as it goes into `backward`, says what harms a sampler, and logs the temperature.
+
+    Parameters
+    ----------
+    log_every : int
+        Every so many steps `ctld/temperature_ratio`, `ctld/alpha` and `ctld/kinetic_temperature` are logged; 0 for never.
+    """
+
+    def __init__(self, log_every: int = 50) -> None:
+        self.log_every = integer("log_every", log_every, at_least=0)
+        self._optimizer: TakesLoss | None = None
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Find the optimizer; warn of settings that change what is sampled."""
+        self._optimizer = optimizer = _only_one(trainer.optimizers)
+        messages = [advice.about_clipping("gradient_clip_val", trainer.gradient_clip_val, "gradient_clip_val=None")]
+        if pl_module.automatic_optimization:
+            messages.append(advice.about_length(optimizer, float(trainer.estimated_stepping_batches)))
+        advice.say(optimizer, messages)
+
+    def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
+        """Watch what goes into `backward`: by now it is divided by the micro-batches, and scaled."""
+        assert self._optimizer is not None
+        self._optimizer.watch(loss, scaler=getattr(trainer.precision_plugin, "scaler", None))
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the temperature."""
+        optimizer = self._optimizer
+        if not self.log_every or trainer.global_step % self.log_every or not isinstance(optimizer, CTLD):
+            return
+        if optimizer.last is None:
+            return
+        names = ("temperature_ratio", "alpha", "kinetic_temperature")
+        found = {f"ctld/{name}": getattr(optimizer.last, name) for name in names}
+        pl_module.log_dict({name: float(value) for name, value in found.items() if value is not None})
+
+
+def _only_one(optimizers: list[Any]) -> TakesLoss:
+    ours = [optimizer for optimizer in optimizers if isinstance(optimizer, TakesLoss)]
+    if len(ours) != 1:
+        raise ValueError(
+            f"there are {len(ours)} optimizers of ctld's among {len(optimizers)}, so that it is not known whose a loss is; "
+            "return one from configure_optimizers, or leave WatchLoss out and call optimizer.watch(loss) before manual_backward"
+        )
+    return unwrap(ours[0])

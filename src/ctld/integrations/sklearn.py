@@ -1,0 +1,199 @@
+"""scikit-learn: a network that is trained in cycles of exploration and fine-tuning, and predicts by what each cycle ends with.
+
+    CTLDClassifier(hidden_layer_sizes=(64, 64)).fit(X, y).predict_proba(X_new)
+
+Inputs, and the targets of a regression, are standardised inside. The network is in float64, as scikit-learn's numbers are.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor, nn
+
+from ctld import CTLD, CycleLR, SampleCollector, predict
+from ctld.checks import integer, real
+
+Array = Any
+
+
+class _Network(BaseEstimator):
+    """Both estimators.
+
+    Parameters
+    ----------
+    hidden_layer_sizes : sequence of int
+        Widths of the layers between inputs and outputs.
+    cycles : int
+        How often exploration and fine-tuning are repeated; each ends with a member of the ensemble.
+    epochs : int
+        Passes over the data, of all cycles together.
+    exploration : float
+        Share of each cycle that explores, from 0 on and below 1.
+    lr, momentum, weight_decay, temperature
+        As in `ctld.CTLD`. The data set's size is the number of rows.
+    batch_size : int
+        Rows in a step; fewer, if there are fewer.
+    module : callable, optional
+        Makes the network from the numbers of inputs and outputs, in place of fully connected layers with ReLU.
+    random_state : int, RandomState or None
+        Of weights, batches and noise.
+
+    Attributes
+    ----------
+    network_ : Module
+    members_ : list of dict
+        The state of the network at the end of each cycle.
+    loss_curve_ : list of float
+        Loss of each step.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (64,),
+        *,
+        cycles: int = 4,
+        epochs: int = 100,
+        exploration: float = 0.5,
+        lr: float = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-3,
+        temperature: float | Literal["auto"] = "auto",
+        batch_size: int = 32,
+        module: Callable[[int, int], nn.Module] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.cycles = cycles
+        self.epochs = epochs
+        self.exploration = exploration
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.temperature = temperature
+        self.batch_size = batch_size
+        self.module = module
+        self.random_state = random_state
+
+    def _train(self, inputs: Array, targets: Tensor, outputs: int, loss_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._mean, self._scale = inputs.mean(0), inputs.std(0)
+        self._scale[self._scale == 0] = 1.0
+        rows, seed = len(inputs), int(check_random_state(self.random_state).randint(2**31 - 1))
+        batch = min(integer("batch_size", self.batch_size, at_least=1), rows)
+        steps_in_epoch = math.ceil(rows / batch)
+        cycles = integer("cycles", self.cycles, at_least=1)
+        share = real("exploration", self.exploration, at_least=0, below=1)
+        cycle_steps = max(integer("epochs", self.epochs, at_least=1) * steps_in_epoch // cycles, 2)
+        with torch.random.fork_rng(devices=[]):  # the user's random numbers stay as they were
+            torch.manual_seed(seed)
+            make = self._layers if self.module is None else self.module
+            network = make(inputs.shape[1], outputs).double()
+        optimizer = CTLD(
+            network.parameters(),
+            lr=self.lr,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            temperature=self.temperature,
+            num_data=rows,
+            exploration_steps=min(int(share * cycle_steps), cycle_steps - 1),
+            cycle_steps=cycle_steps,
+            seed=seed,
+        )
+        scheduler = CycleLR(optimizer)
+        collector = SampleCollector(network, optimizer, at_most=cycles)
+        data, generator = self._tensor(inputs), torch.Generator().manual_seed(seed)
+        order, self.loss_curve_ = torch.empty(0, dtype=torch.long), []
+        for _ in range(cycles * cycle_steps):
+            if len(order) == 0:
+                order = torch.randperm(rows, generator=generator)
+            chosen, order = order[:batch], order[batch:]
+            optimizer.zero_grad()
+            loss = loss_of(network(data[chosen]), targets[chosen])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step(loss=loss)
+            scheduler.step()
+            collector.update(loss=loss)
+            self.loss_curve_.append(loss.item())
+        network.zero_grad()
+        self.network_ = network.eval()
+        self.members_ = [dict(sample.state) for sample in collector]
+
+    def _layers(self, inputs: int, outputs: int) -> nn.Module:
+        widths = [inputs, *(integer("hidden_layer_sizes", width, at_least=1) for width in self.hidden_layer_sizes)]
+        layers: list[nn.Module] = []
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], outputs))
+
+    def _tensor(self, inputs: Array) -> Tensor:
+        return torch.tensor((inputs - self._mean) / self._scale, dtype=torch.float64)
+
+    def _together(self, X: Array, kind: Any) -> Any:
+        """What the members predict together."""
+        check_is_fitted(self)
+        inputs = self._tensor(validate_data(self, X, reset=False, dtype=np.float64))
+        return predict(self.network_, self.members_, inputs, kind=kind)
+
+
+class CTLDClassifier(ClassifierMixin, _Network):
+    __doc__ = "Labels, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix(
+        "Both estimators."
+    )
+
+    def fit(self, X: Array, y: Array) -> Self:
+        """Train on rows of `X` and their labels."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+        self._train(X, torch.tensor(labels), len(self.classes_), nn.functional.cross_entropy)
+        return self
+
+    def predict_proba(self, X: Array) -> Array:
+        """Probabilities of `classes_`, the mean of the members'."""
+        return self._together(X, "classification").probabilities.numpy()
+
+    def predict(self, X: Array) -> Array:
+        """The most probable label of each row."""
+        chosen = self.predict_proba(X).argmax(1)
+        return self.classes_[chosen]
+
+    def predict_uncertainty(self, X: Array) -> tuple[Array, Array]:
+        """Entropy of the prediction (nats), and the part of it that is the members' disagreement."""
+        prediction = self._together(X, "classification")
+        return prediction.total.numpy(), prediction.epistemic.numpy()
+
+
+class CTLDRegressor(RegressorMixin, _Network):
+    __doc__ = "Numbers, by an ensemble from one training run." + (_Network.__doc__ or "").removeprefix(
+        "Both estimators."
+    )
+
+    def fit(self, X: Array, y: Array) -> Self:
+        """Train on rows of `X` and their values; the loss is half the mean square in units of the values' variance."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        y = column_or_1d(y, warn=True).astype(np.float64)
+        self._target_mean, self._target_scale = float(y.mean()), float(y.std()) or 1.0
+        targets = torch.tensor((y - self._target_mean) / self._target_scale)
+        self._train(X, targets, 1, lambda out, target: 0.5 * nn.functional.mse_loss(out[:, 0], target))
+        residuals = y - self.predict(X)
+        self.noise_ = float(np.sqrt(np.mean(residuals**2)))
+        return self
+
+    def predict(self, X: Array, return_std: bool = False) -> Any:
+        """The mean of the members; with `return_std` also the deviation of a new value from it.
+
+        That is the members' spread and, in squares, the root mean square of what is left of the training values.
+        """
+        prediction = self._together(X, "regression")
+        mean = self._target_mean + self._target_scale * prediction.mean[:, 0].numpy()
+        if not return_std:
+            return mean
+        spread = self._target_scale**2 * prediction.epistemic[:, 0].numpy()
+        return mean, np.sqrt(spread + self.noise_**2)
