@@ -67,9 +67,8 @@ ARROWS = {
     | {f"ctld_lab.{part}" for part in ("heat", "methods")}
     | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
-    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
-    | LOOP,
-    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.streams", "ctld_lab.workloads"},
+    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.resumable"} | LOOP,
+    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.sampling", "ctld_lab.streams"},
     "ctld_lab.flatness_settings": set(),
     "ctld_lab.flatness": {
         *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.flatness_settings", "ctld_lab.records"),
@@ -78,7 +77,7 @@ ARROWS = {
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {"ctld_lab.workloads"},
-    "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
+    "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "ranks", "records")},
     "ctld_lab": {
         f"ctld_lab.{part}"
         for part in (
@@ -92,6 +91,7 @@ ARROWS = {
                 "flatness_settings",
                 "records",
                 "report",
+                "sampling",
                 "studies",
             ),
             "tensorboard",

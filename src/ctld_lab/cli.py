@@ -13,9 +13,9 @@ except ImportError as missing:
     sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.check_app import check_app
-from ctld_lab.commands.data_app import data_app
-from ctld_lab.commands.flatness_app import flatness_app
+from ctld_lab.commands.check import check_app
+from ctld_lab.commands.data import data_app
+from ctld_lab.commands.flatness import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
 from ctld_lab.executors import torchrun
 

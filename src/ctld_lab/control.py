@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,16 @@ class Control:
         """Leave failure.json in the run's directory."""
         with suppress(OSError):  # a full disk may be what went wrong
             directory.write("failure.json", failure)
+
+    def teller(self, directory: RunDirectory, steps: int, before: int = 0) -> Callable[[int], None]:
+        """For runs without a checkpoint: hears the step now and then, counted from `before`, and ends the run if it should."""
+
+        def tell(step: int) -> None:
+            if self.stopping:
+                raise Interrupted
+            self.tell(directory, before + step, steps)
+
+        return tell
 
     def tell(self, directory: RunDirectory, step: int, steps: int, **more: Any) -> None:
         """Leave progress.json in the run's directory, at most once a second."""

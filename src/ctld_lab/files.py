@@ -193,6 +193,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield value
 
 
+def printable(text: str) -> str:
+    """With what is not printable written as Python writes it: a stranger's record must not move the cursor of a terminal."""
+    return "".join(
+        letter if letter.isprintable() or letter == "\n" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def _check_readable(path: Path) -> None:
     """Before it is opened: a pipe may never end, and a file of terabytes fits nowhere."""
     facts = path.stat()

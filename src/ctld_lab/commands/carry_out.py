@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.lock import check_writable, locked
-from ctld_lab.commands.request import Order, build, find_study, unknown
+from ctld_lab.commands.options import say, unknown
+from ctld_lab.commands.request import Order, build, find_study
 from ctld_lab.control import Control
 from ctld_lab.executors import ENGINES, cores, run_all, torchrun
 from ctld_lab.executors.progress import Display, first_line
@@ -105,7 +106,7 @@ def run_study(
     try:
         with locked(directory):
             place.prepare(studies.describe(study, request, order.command()))
-            console.print(introduce(study, request, directory), markup=False, highlight=False, soft_wrap=True)
+            say(console, introduce(study, request, directory))
             states, before = follow_plan(study, request, place, machinery, console)
             code = conclude(states, before, console, again=again)
             if code != INTERRUPTED:
@@ -161,17 +162,17 @@ def conclude(
         failure = run.failure()
         said = _unrecorded(run) if failure is None else first_line(failure.get("error"))
         console.print("[red]failed[/]  ", end="")
-        console.print(f"{run.name}: {said}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{run.name}: {said}")
         if failure is not None:
             path = run.path / "failure.json"
-            console.print(f"        traceback: {path}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"        traceback: {path}")
     for run in (RunDirectory(path) for path in states if path not in before):
         for note in run.notes():
-            console.print(f"note    {run.name}: {note}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"note    {run.name}: {note}")
     unfinished = interrupted or any(state in ("interrupted", "waiting") for state in states.values())
     if failed or unfinished:
         word = "interrupted" if unfinished else "failed runs try again"
-        console.print(f"{word}; go on with: {again}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{word}; go on with: {again}")
     return INTERRUPTED if unfinished else 1 if failed else 0
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.lock import holder
+from ctld_lab.commands.options import plain_table, say
 from ctld_lab.executors.progress import total_steps
 from ctld_lab.records import RecordError, StudyDirectory, find_studies
 
@@ -23,13 +23,6 @@ def study_in(path: Path) -> StudyDirectory:
     below = ", ".join(str(study.path) for study in find_studies(path))
     hint = f"; below it: {below}" if below else '; "ctld run" makes one, "ctld list" finds them'
     raise Refusal(f"{path} holds no study (no study.json){hint}")
-
-
-def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
-    return table
 
 
 # ---- ctld list ----
@@ -44,7 +37,7 @@ def list_all(root: Path, console: Console) -> None:
     console.print(known)
     found = find_studies(root)
     if not found:
-        console.print(f"no study in {root} yet: ctld run NAME", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"no study in {root} yet: ctld run NAME")
         return
     table = plain_table("directory", "study", "runs done", "failed", "state", numeric=("runs done", "failed"))
     for study in found:
@@ -92,13 +85,13 @@ def write_report(path: Path, console: Console, output: Path | None = None) -> No
     written = report.build(path, output)
     for study in studies:
         if len(studies) > 1:
-            console.print(f"{study.path}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{study.path}")
         try:
             results = _results(study.path)
         except report.BROKEN as error:
             results = Text(f"a record is broken: {report.told(error)}", style="red")
         console.print(results, soft_wrap=isinstance(results, Text))
-    console.print(f"report: {written}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"report: {written}")
 
 
 def shown(metrics: Iterable[str]) -> list[str]:
@@ -174,11 +167,11 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
     if differing:
         told = "\n".join(f"  {key}: {words}" for key, words in differing.items())
         sentence = f"These are not the same experiment, so nothing is said of lower or higher. They differ in\n{told}"
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(console, sentence)
 
 
 def write_tensorboard(study: StudyDirectory, console: Console) -> None:
     from ctld_lab.tensorboard import export
 
     written = export(study)
-    console.print(f"to see the curves: tensorboard --logdir {written}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"to see the curves: tensorboard --logdir {written}")

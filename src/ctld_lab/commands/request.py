@@ -1,14 +1,13 @@
 """From what was typed to a `Request`. Whatever is wrong with it is refused here, before any work."""
 
-import difflib
 import os
 import shlex
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from ctld_lab.commands import Refusal
+from ctld_lab.commands.options import unknown
 from ctld_lab.studies.study import Request, Study
 
 MOST_SEEDS = 1000
@@ -156,11 +155,3 @@ def use_data_dir(folder: Path | None) -> None:
         if not folder.is_dir():
             raise Refusal(f"--data-dir {folder} is not a directory; make it, or give another")
         os.environ["CTLD_DATA"] = str(folder.absolute())
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence with the near ones and all of them."""
-    names: Sequence[str] = list(known)
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? Known" if near else "known"
-    return f"there is no {what} {name!r}; {hint}: {', '.join(names)}"

@@ -7,6 +7,7 @@ from rich.console import Console
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.carry_out import Machinery, conclude, run_study
 from ctld_lab.commands.lock import locked
+from ctld_lab.commands.options import say
 from ctld_lab.commands.request import Order, use_data_dir
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 
@@ -45,7 +46,7 @@ def _study(path: Path, machinery: Machinery, console: Console, *, data_dir: Path
 
 def _run(run: RunDirectory, machinery: Machinery, console: Console, *, again: str) -> int:
     if run.result() is not None:
-        console.print(f"{run.path} is done", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{run.path} is done")
         return 0
     run.config()
     study = run.path.absolute().parent.parent

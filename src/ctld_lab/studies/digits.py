@@ -66,8 +66,8 @@ STUDY = Study(
     figure="beyond the paper",
     varied="the method (SGD-M; CTLD at the automatic temperature; CTLD at the paper's T = 1, with and without weight decay)",
     tuned="nothing",
-    fixed="perceptron 784-256-256-10, lr 0.1, momentum 0.9, weight decay 1e-3 unless said otherwise, batches of 128; half of the "
-    "steps with lr constant (exploration, in CTLD), then a cosine to zero",
+    fixed="perceptron 784-256-256-10, lr 0.1, momentum 0.9, weight decay 1e-3 unless said otherwise, batches of 128; half of "
+    "the steps with lr constant (exploration, in CTLD), then a cosine to zero",
     methods=tuple(METHODS),
     titles={name: method.title for name, method in METHODS.items()},
     takes="images",
