@@ -1,4 +1,8 @@
-"""`execute`: carry out the run that a directory describes, whatever its kind, and leave its result or its failure there."""
+"""`execute`: carry out the run that a directory describes, whatever its kind, and leave its result or its failure there.
+
+Two processes that write into one directory would spoil it, so a run is locked. It matters for the seconds in which the workers
+of a killed command still finish their step, and for `ctld resume` of a run that is live.
+"""
 
 import importlib
 import os
@@ -10,6 +14,8 @@ from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.records import RecordError, RunDirectory
@@ -24,8 +30,34 @@ KINDS = {
 }
 
 
+LOCK = ".run.lock"
+PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
+
+
 def execute(path: Path, *, threads: int, control: Control) -> str:
-    """Returns the state in which the run is left: "done", "failed" or "interrupted". Never raises for a run that fails.
+    """Returns the state in which the run is left: "done", "failed", "interrupted", or "waiting" if another process keeps it."""
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=PATIENCE, poll_interval=0.2, cancel_check=lambda: control.stopping)
+    except Timeout:
+        control.announce(state="waiting")
+        return "waiting"
+    except OSError as error:
+        return _failed(RunDirectory(path), error, control)
+    try:
+        control.executing = True
+        return _execute(path, threads=threads, control=control)
+    except KeyboardInterrupt:
+        if not control.stopping:
+            raise
+        return "interrupted"
+    finally:
+        control.executing = False
+        lock.release()
+
+
+def _execute(path: Path, *, threads: int, control: Control) -> str:
+    """Never raises for a run that fails.
 
     A run that is done is left alone. One that was begun on another number of threads keeps that number, since sums, and so
     the last bits of everything, depend on it. Where there are other ranks, they `follow`.
@@ -46,11 +78,15 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
             directory.write("result.json", result)
         _clean_up(path)
     except Exception as error:
-        # The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint.
-        control.fail(directory, _describe(error))
-        control.announce(state="failed")
-        return "failed"
+        return _failed(directory, error, control)
     return "done"
+
+
+def _failed(directory: RunDirectory, error: Exception, control: Control) -> str:
+    """The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint."""
+    control.fail(directory, _describe(error))
+    control.announce(state="failed")
+    return "failed"
 
 
 def follow(path: Path, *, control: Control) -> str:
@@ -116,7 +152,12 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def _clean_up(path: Path) -> None:
     """What only a run that is not done has use for; also what a killed writer left half written."""
-    for used in (path / "progress.json", *path.glob("checkpoint*.safetensors"), *path.glob(".*.unfinished")):
+    for used in (
+        path / "progress.json",
+        path / LOCK,
+        *path.glob("checkpoint*.safetensors"),
+        *path.glob(".*.unfinished"),
+    ):
         used.unlink(missing_ok=True)
 
 

@@ -42,12 +42,14 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         warnings.simplefilter("ignore", UserWarning)
         try:
             training.take_up()
+            control.saves = True
             while training.stage < training.workload.stages:
                 training.train_stage()
             return training.result(diverged=False)
         except Diverged:
             return training.result(diverged=True)
         finally:
+            control.saves = False
             torch.set_flush_denormal(False)
             training.close()
 

@@ -53,10 +53,10 @@ def run_all(
         if engine == "pool":
             from ctld_lab.executors import pool, team
 
-            def hire() -> pool.Hand:
+            def start() -> pool.AnyWorker:
                 return pool.Worker(pool.work, threads) if ranks == 1 else team.Team(threads, ranks)
 
-            return pool.run(paths, workers=workers, hire=hire, control=control, on_change=changed)
+            return pool.run(paths, workers=workers, start=start, control=control, on_change=changed)
         from ctld_lab.executors import on_ray
 
         return on_ray.run(

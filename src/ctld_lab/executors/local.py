@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone
 
 
 def run(paths: Sequence[Path], *, threads: int, control: Control, on_change: Callable[[], None]) -> dict[Path, str]:
@@ -13,6 +13,6 @@ def run(paths: Sequence[Path], *, threads: int, control: Control, on_change: Cal
     for path in paths:
         if control.stopping:
             break
-        states[path] = alone.execute(path, threads=threads, control=control)
+        states[path] = jobs.execute(path, threads=threads, control=control)
         on_change()
     return states

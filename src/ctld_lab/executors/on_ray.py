@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone
 from ctld_lab.records import RunDirectory
 
 
@@ -123,6 +122,6 @@ def _execute(path: str, threads: int, stop: str) -> str:
     control.stopping = Path(stop).exists()
     threading.Thread(target=watch, daemon=True).start()
     try:
-        return alone.execute(Path(path), threads=threads, control=control)
+        return jobs.execute(Path(path), threads=threads, control=control)
     finally:
         over.set()

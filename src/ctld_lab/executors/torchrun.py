@@ -16,7 +16,7 @@ from typing import Any
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone, cores, listening
+from ctld_lab.executors import cores, listening
 from ctld_lab.records import RunDirectory
 
 FAREWELL = 10.0  # seconds
@@ -91,7 +91,7 @@ def carry_out(command: Callable[[], int]) -> int:
     code = 1
     try:
         if link.rank > 0:
-            code = _serve(link)
+            code = _follow(link)
         else:
             try:
                 code = command()
@@ -113,13 +113,13 @@ def run_all(paths: Sequence[Path], *, threads: int | None, control: Control) -> 
                 break
             link.order(path=str(path.absolute()), data=os.environ.get("CTLD_DATA"))
             control.ranks = link.ranks()
-            states[path] = alone.execute(path, threads=threads, control=control)
+            states[path] = jobs.execute(path, threads=threads, control=control)
             if states[path] == "interrupted":
                 break
     return states
 
 
-class Servant(Control):
+class Follower(Control):
     """Rank 0 writes what went wrong as it sees it; what this rank saw goes to its error output."""
 
     def fail(self, directory: RunDirectory, failure: dict[str, Any]) -> None:
@@ -127,8 +127,8 @@ class Servant(Control):
         print(f"ctld: {ranks}: {directory.path}: {failure['error']}", file=sys.stderr, flush=True)
 
 
-def _serve(link: Link) -> int:
-    control = Servant()
+def _follow(link: Link) -> int:
+    control = Follower()
     control.listen()
     while True:
         order = link.next_order()
