@@ -18,6 +18,7 @@ from ctld_lab.commands.data import data_app
 from ctld_lab.commands.flatness import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
 from ctld_lab.executors import torchrun
+from ctld_lab.files import printable
 
 app = typer.Typer(
     name="ctld",
@@ -76,8 +77,9 @@ def run(
     scale: Annotated[
         str,
         typer.Option(
-            metavar="smoke|laptop|paper",
-            help="How large: smoke takes a minute, laptop up to an hour, paper is the paper's size.",
+            metavar="smoke|demo|laptop|paper",
+            help="How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
+            "is the paper's size.",
         ),
     ] = "laptop",
     directory: Annotated[
@@ -258,5 +260,5 @@ def _main(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"ctld: {message}", file=sys.stderr)
+    print(f"ctld: {printable(message)}", file=sys.stderr)
     return code

@@ -31,6 +31,7 @@ KINDS = {
 
 
 LOCK = ".run.lock"
+MOST_THREADS = 1024
 PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
 
 
@@ -110,7 +111,12 @@ def _begin(directory: RunDirectory, threads: int, control: Control) -> int:
     before = directory.environment()
     ranks = control.ranks.size if control.ranks else 1
     if ranks == before.get("ranks", 1):  # on another number of ranks the last bits differ anyway
-        threads = int(before.get("threads", threads))
+        threads = before.get("threads", threads)
+        if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+            raise RecordError(
+                f"{directory.path / 'environment.json'} says {str(threads)[:40]!r} of the number of threads; remove it and run "
+                "again"
+            )
     _set_threads(threads)
     (directory.path / "failure.json").unlink(missing_ok=True)  # first: a full disk below is a failure of its own
     directory.write("environment.json", _attempt(before, environment(threads) | {"ranks": ranks}))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import progress
 from rich.console import Console
+from rich.text import Text
 
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.options import examples, plain_table, say, unknown
@@ -239,7 +240,7 @@ def _show(rows: "Sequence[Row]", console: Console) -> None:
     before = None
     for row in rows:
         if row.target != before:
-            table.add_row(f"[bold]{row.target}[/]")
+            table.add_row(Text(row.target, style="bold"))
         before = row.target
         numbers = (row.expected, row.measured, row.standard_error)
         told = f" {row.note}" if row.note and row.verdict != "unconverged" else ""
@@ -248,6 +249,6 @@ def _show(rows: "Sequence[Row]", console: Console) -> None:
             *("–" if number is None else f"{number:.4f}" for number in numbers),
             "–" if row.z is None else f"{row.z:+.1f}",
             "–" if row.half_trips is None else str(row.half_trips),
-            f"[{STYLES[row.verdict]}]{row.verdict}[/]{told}",
+            Text.assemble((row.verdict, STYLES[row.verdict]), told),
         )
     console.print(table)

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -90,8 +90,23 @@ def say(console: Console, line: object) -> None:
     console.print(Text(printable(str(line))), soft_wrap=True)
 
 
+class PlainTable(Table):
+    """A table whose cells are shown as they are; see `printable`."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(
+            *(Text(printable(cell)) if isinstance(cell, str) else _checked(cell) for cell in cells), **options
+        )
+
+
+def _checked(cell: Any) -> Any:
+    if isinstance(cell, Text):
+        cell.plain = printable(cell.plain)
+    return cell
+
+
 def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = PlainTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
     return table

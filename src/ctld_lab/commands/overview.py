@@ -110,10 +110,10 @@ def _results(path: Path) -> Table | Text:
     if not rows:
         return Text("its tables are in the report")
     metrics = shown(metric for row in rows for metric in row.metrics)
-    table = plain_table("method", "variant", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
+    table = plain_table("method", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
     for row in rows:
         cells = [f"{show_estimate(row.estimate(metric))} {_mark(row.marks.get(metric))}" for metric in metrics]
-        table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), *cells, row.state)
+        table.add_row(_label(row.title, row.variant, row.point), *cells, row.state)
     if any(row.marks.get(metric) in _MARKS for row in rows for metric in metrics):
         table.caption = "* best, = no different from it, ? seeds differ too much to tell; ± 95 %"
     return table
@@ -131,8 +131,9 @@ def _heading(metric: str) -> str:
     return metric.replace("_", " ") if len(metric) <= 12 else metric.replace("_", " ").replace(" ", "\n")
 
 
-def _variant(variant: str, point: dict[str, Any]) -> str:
-    return " ".join(filter(None, (variant, ", ".join(f"{key} = {value}" for key, value in point.items()))))
+def _label(title: str, variant: str, point: dict[str, Any]) -> str:
+    """In one column: what does not vary must not take the width of what does."""
+    return ", ".join(filter(None, (title, variant, *(f"{key} = {value}" for key, value in point.items()))))
 
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
@@ -150,20 +151,22 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
     if not comparisons:
         raise RecordError(f"{' and '.join(map(str, paths))} have no finished method in common")
     metrics = shown(row.metric for row in comparisons)
-    headings = [f"({index}) {path.name}" for index, path in enumerate(paths, start=1)]
-    table = plain_table("method", "variant", "metric", *headings, numeric=headings)
+    headings = [f"({index})" for index in range(1, len(paths) + 1)]
+    table = plain_table("method", "metric", *headings, numeric=headings)
     for row in comparisons:
         if row.metric in metrics:
             cells = [show_estimate(estimate) for estimate in row.estimates]
             for index, verdict in enumerate(() if differing else row.verdicts, start=1):
                 cells[index] += f" {verdict}" if verdict != "unknown" else " ?"
-            table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), row.metric, *cells)
+            table.add_row(_label(row.title, row.variant, row.point), row.metric, *cells)
     if not differing:
         table.caption = (
             "lower, higher, tie: against (1) over the seeds that both have, at 95 %; unclear: a tie with an interval wider "
             "than half of (1); ?: fewer than two such seeds"
         )
     console.print(table)
+    for heading, path in zip(headings, paths, strict=True):
+        say(console, f"{heading} {path}")
     if differing:
         told = "\n".join(f"  {key}: {words}" for key, words in differing.items())
         sentence = f"These are not the same experiment, so nothing is said of lower or higher. They differ in\n{told}"

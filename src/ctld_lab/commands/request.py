@@ -136,7 +136,11 @@ def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]
             f"the data set {name} is {data.DATASETS[name].kind}, and the study {study.name} takes {study.takes}; "
             f"give one of {', '.join(fitting)}"
         )
-    _see(name)
+    try:
+        _see(name)
+    except data.DataError as missing:
+        instead = next(row for row in fitting if data.DATASETS[row].embedded)
+        raise data.DataError(f"{missing}\nOr, with what comes installed: --data {instead}") from None
     return {"name": name, "sha256": data.identify(name)}
 
 
