@@ -82,7 +82,7 @@ def explore(
             seed=seed,
         )
         control: Any = optimizer.tempering
-        moves = hasattr(control, "alpha")
+        moves = control.alpha is not None
         points = np.empty((CHUNK, target.start.size))
         while done < steps and diverged is None:
             tell(done)

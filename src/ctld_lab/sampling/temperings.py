@@ -104,7 +104,7 @@ def measure(target: Target, chain: Chain) -> dict[str, Any]:
             if target.spreads:
                 means[f"var {quantity.name}"] = _mean((series - found["mean"]) ** 2, cold)
     result: dict[str, Any] = {"steps": steps, "means": means, "cold_share": float(cold.mean())}
-    if hasattr(chain.tempering, "alpha"):
+    if chain.tempering.alpha is not None:
         result["total_variation"] = diagnostics.total_variation(alpha, edge=EDGE, num_bins=15, folded=True)
         result["share_outside"] = diagnostics.share_outside(alpha, edge=EDGE)
         result["half_trips"] = diagnostics.half_trips(chain.alpha, plateau=COLD, edge=EDGE).count
