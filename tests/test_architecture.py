@@ -89,6 +89,7 @@ ARROWS = {
                 "files",
                 "flatness",
                 "flatness_settings",
+                "jobs",
                 "records",
                 "report",
                 "sampling",

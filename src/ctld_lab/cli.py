@@ -67,21 +67,26 @@ def _top(
         "ctld run charrnn --text mybook.txt --dir runs/mybook",
         "ctld run sda --scale paper --engine ray --ray-address auto",
         "ctld run charrnn --ranks 2",
+        "ctld run my_study.py",
     ),
     help="Execute a study: each method and seed, tuning first, then the report.\n\n"
     "Ctrl-C saves a checkpoint and stops; the same command goes on. Runs that are done are not done again, so more "
     "seeds or methods can be added later. One run that fails does not stop the others.",
 )
 def run(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them.')],
-    scale: Annotated[
+    study: Annotated[
         str,
+        typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them. Or a file of your own, FILE.py.'),
+    ],
+    scale: Annotated[
+        str | None,
         typer.Option(
             metavar="smoke|demo|laptop|paper",
             help="How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
             "is the paper's size.",
+            show_default="laptop",
         ),
-    ] = "laptop",
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -125,11 +130,12 @@ def run(
     ray_address: RayAddress = None,
 ) -> None:
     from ctld_lab.commands.carry_out import Machinery, run_study
-    from ctld_lab.commands.request import Order
+    from ctld_lab.commands.request import Order, default_scale
 
+    scale = scale or default_scale(study)
     code = run_study(
         Order(study, scale, methods, seeds, data, text, data_dir),
-        directory or Path("runs") / f"{study}-{scale}",
+        directory or Path("runs") / f"{Path(study).stem}-{scale}",
         Machinery(engine, workers, threads, ray_address, ranks),
         Console(),
         again=_again(),

@@ -30,6 +30,7 @@ KINDS = {
 }
 
 
+OWN = "CTLD_STUDY"  # as in `studies`, which bring torch
 LOCK = ".run.lock"
 MOST_THREADS = 1024
 PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
@@ -128,6 +129,8 @@ def _run(directory: RunDirectory, control: Control) -> dict[str, Any] | None:
     with control.ranks.joined() if control.ranks else nullcontext():
         # Only now: a rank that cannot read it must be able to tell the others why it leaves.
         config = directory.config()
+        if OWN in os.environ:
+            importlib.import_module("ctld_lab.studies").load(Path(os.environ[OWN]))
         module = importlib.import_module(KINDS[config["kind"]])
         try:
             result: dict[str, Any] = module.run(directory, config, control)

@@ -456,6 +456,7 @@ def test_a_zip_with_a_wrong_size_is_refused(tmp_path, claimed):
 # ---- what reaches the terminal, and what ends a command ----
 
 
+@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")
 def test_nothing_of_a_strangers_records_is_obeyed_by_the_terminal(tmp_path, ctld):
     study = hostile_study(tmp_path / "studies" / "one")
     hostile = {"study": "\x1b[2Jsda", "scale": "\x1b]0;title\x07", "titles": {"sgd": "\x1b[31m"}}

@@ -40,7 +40,7 @@ class Machinery:
             raise Refusal(unknown("engine", str(self.engine), ENGINES))
         for option, value in (("--workers", self.workers), ("--threads", self.threads), ("--ranks", self.ranks)):
             if value is not None and not 1 <= value <= MOST_THREADS:
-                raise Refusal(f"{option} {value}: give at least 1 and at most {MOST_THREADS}")
+                raise Refusal(f"{option} {value}: at least 1 and at most {MOST_THREADS} are needed")
         if self.ray_address is not None and self.engine != "ray":
             raise Refusal("--ray-address is for --engine ray")
         if self.engine == "local" and self.workers not in (None, 1):

@@ -28,7 +28,8 @@ class Order:
 
     def command(self) -> str:
         """What to type for the same study, in any directory; kept in study.json."""
-        words = ["ctld", "run", self.study, "--scale", self.scale]
+        study = str(Path(self.study).absolute()) if is_file(self.study) else self.study
+        words = ["ctld", "run", study, "--scale", self.scale]
         for option, name in _OPTIONS.items():
             value = getattr(self, name)
             if value is not None:
@@ -50,12 +51,30 @@ class Order:
         return replace(self, data_dir=folder)
 
 
+def is_file(study: str) -> bool:
+    """Whether a study of the user's own is meant, rather than one by its name."""
+    return study.endswith(".py")
+
+
 def find_study(name: str) -> Study:
     from ctld_lab import studies
 
-    if name not in studies.names():
-        raise Refusal(unknown("study", name, studies.names()))
-    return studies.get(name)
+    if not is_file(name):
+        if name not in studies.names():
+            raise Refusal(unknown("study", name, studies.names()) + "; or a file of your own, FILE.py")
+        return studies.get(name)
+    if not Path(name).is_file():
+        raise Refusal(f"there is no file {name}; a study of your own is a Python file with STUDY = Study(...)")
+    try:
+        return studies.load(Path(name))
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def default_scale(study: str) -> str:
+    """laptop; of a study of the user's own that has no such scale, its first."""
+    scales = list(find_study(study).scales) if is_file(study) else []
+    return "laptop" if not scales or "laptop" in scales else scales[0]
 
 
 def build(order: Order, study: Study) -> Request:

@@ -63,7 +63,7 @@ def _start(cpus: int, address: str | None) -> Any:
         raise EngineError(
             f'the engine "ray" needs {missing.name}, which is not installed: pip install "ctld[distributed]"'
         ) from None
-    variables = {name: os.environ[name] for name in ("CTLD_DATA",) if name in os.environ}
+    variables = {name: os.environ[name] for name in ("CTLD_DATA", jobs.OWN) if name in os.environ}
     options: dict[str, Any] = {
         "runtime_env": {"env_vars": variables},
         "log_to_driver": False,

@@ -19,6 +19,7 @@ from ctld_lab.control import Control
 from ctld_lab.executors import cores, listening
 from ctld_lab.records import RunDirectory
 
+SHARED = ("CTLD_DATA", jobs.OWN)  # what rank 0 has made of its command
 FAREWELL = 10.0  # seconds
 LOOK = 0.05  # seconds between two looks for an order
 PLACES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -111,7 +112,9 @@ def run_all(paths: Sequence[Path], *, threads: int | None, control: Control) -> 
         for path in paths:
             if control.stopping:
                 break
-            link.order(path=str(path.absolute()), data=os.environ.get("CTLD_DATA"))
+            link.order(
+                path=str(path.absolute()), environment={name: os.environ[name] for name in SHARED if name in os.environ}
+            )
             control.ranks = link.ranks()
             states[path] = jobs.execute(path, threads=threads, control=control)
             if states[path] == "interrupted":
@@ -134,7 +137,6 @@ def _follow(link: Link) -> int:
         order = link.next_order()
         if "leave" in order:
             return int(order["leave"])
-        if order["data"] is not None:
-            os.environ["CTLD_DATA"] = order["data"]
+        os.environ.update(order["environment"])
         control.ranks = link.ranks()
         jobs.follow(Path(order["path"]), control=control)

@@ -1,5 +1,6 @@
 """Model, data, loss and metric of each experiment; nothing about optimizers. `build` makes the one that a run asks for."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,21 @@ from ctld_lab.streams import numpy_generator
 from ctld_lab.workloads.char_lstm import CharLSTM
 from ctld_lab.workloads.mnist_mlp import MnistMLP
 from ctld_lab.workloads.sda import SdA
-from ctld_lab.workloads.workload import Classifier, Workload
+from ctld_lab.workloads.workload import Classifier, OneModel, Workload
 
-__all__ = ["CharLSTM", "Classifier", "MnistMLP", "SdA", "Workload", "build"]
+__all__ = ["CharLSTM", "Classifier", "MnistMLP", "OneModel", "SdA", "Workload", "build"]
+
+
+OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}
+"""Those of a study of the user's own, by name: `ctld_lab.studies.load`."""
 
 
 def build(config: dict[str, Any]) -> Workload:
     """For a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
     options = dict(config["workload"])
     name = options.pop("name")
+    if name in OWN:
+        return OWN[name](config)
     tuning = config["role"] == "tuning"
     shared: dict[str, Any] = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
     if name == "sda":
@@ -38,7 +45,10 @@ def build(config: dict[str, Any]) -> Workload:
         characters = options.pop("train_characters", None)
         held_out = text.valid if tuning else text.test
         return CharLSTM(text.train[:characters], held_out, alphabet=alphabet, **shared, **options)
-    raise ValueError(f"there is no workload {name!r}; known: sda, mnist_mlp, char_lstm")
+    raise ValueError(
+        f"there is no workload {name!r}; known: {', '.join(('sda', 'mnist_mlp', 'char_lstm', *OWN))}. Runs of a study of your "
+        "own go on by its own command, ctld run FILE.py"
+    )
 
 
 def _mnist_mlp(

@@ -20,7 +20,7 @@ from ctld.ensembles import Metrics
 from ctld_lab.ranks import ALONE, Ranks
 from ctld_lab.streams import torch_generator
 from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import Probe, averaged, evenly_spaced, in_percent
+from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, in_percent
 
 State = tuple[Tensor, Tensor]
 ALL = slice(None)  # rows
@@ -45,7 +45,7 @@ class Network(nn.Module):
         return self.head(hidden.flatten(0, 1)), state
 
 
-class CharLSTM:
+class CharLSTM(OneModel):
     """`train` and `held_out` are texts, one byte a symbol; `alphabet` holds the bytes that may occur in either."""
 
     def __init__(
@@ -80,7 +80,9 @@ class CharLSTM:
         self.num_data = self._texts["train"].size
         self._steps_per_epoch = (self._texts["train"].shape[1] - 1) // length
         self._dtype = floating_point(dtype)
-        self.model = Network(len(alphabet), hidden, layers, torch_generator(seed, "initialisation")).to(self._dtype)
+        self.model: Network = Network(len(alphabet), hidden, layers, torch_generator(seed, "initialisation")).to(
+            self._dtype
+        )
         self._ranks, self._share, self._weight = ALONE, ALL, 1.0
         self._state = self._rest()
 
@@ -134,9 +136,6 @@ class CharLSTM:
 
     def epochs(self, step: int) -> float:
         return step / float(self._steps_per_epoch)
-
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
         """With the rows of all ranks, so that a run can go on on another number of them."""

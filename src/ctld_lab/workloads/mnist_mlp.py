@@ -18,7 +18,7 @@ from ctld.ensembles import Metrics
 from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, stream_seed
 from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import Probe, averaged, evenly_spaced, in_percent
+from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, in_percent
 
 CHUNK = 2000  # rows at a time, where no gradient is needed
 PROBE_IMAGES = 1000
@@ -26,7 +26,7 @@ PROBE_IMAGES = 1000
 Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-class MnistMLP:
+class MnistMLP(OneModel):
     """`train` and `held_out`: pixels, one row an image, and labels; `held_out_name` is "test", or "valid" while tuning."""
 
     def __init__(
@@ -58,7 +58,7 @@ class MnistMLP:
         layers = [
             layer for wide, narrow in itertools.pairwise(widths) for layer in (nn.Linear(wide, narrow), nn.ReLU())
         ]
-        self.model = nn.Sequential(*layers[:-1]).to(self._dtype)
+        self.model: nn.Sequential = nn.Sequential(*layers[:-1]).to(self._dtype)
         self._share, self._weight = slice(None), 1.0
         self._order: tuple[int, int, Tensor] | None = None
         self._start(0)
@@ -90,12 +90,6 @@ class MnistMLP:
         """Of what the members predict together, on all that is held out."""
         split = self._held_out_name
         return {split: self._judge(split, members, len(self._data[split][1]))}
-
-    def epochs(self, step: int) -> float:
-        return step * self.batch_size / self.num_data
-
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
         return {"model": dict(self.model.state_dict()), "stage": self._stage}

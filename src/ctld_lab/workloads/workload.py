@@ -90,6 +90,39 @@ class Workload(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class OneModel:
+    """A workload of one stage and one model; left to say are `model`, `num_data`, `batch_size`, `loss` and `evaluate`."""
+
+    stages = 1
+    model: nn.Module
+    num_data: int
+    batch_size: int
+
+    def begin(self, stage: int) -> list[nn.Parameter]:
+        return list(self.model.parameters())
+
+    def divide(self, ranks: Ranks) -> None:
+        raise ValueError(f"{type(self).__name__} does not share its batches among ranks; leave --ranks out")
+
+    def loss(self, step: int) -> Tensor:
+        raise NotImplementedError
+
+    def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        raise NotImplementedError
+
+    def epochs(self, step: int) -> float:
+        return step * self.batch_size / self.num_data
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.model.state_dict())
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state)
+
+
 @runtime_checkable
 class Probed(Protocol):
     """A workload whose final models' flatness can be measured."""
