@@ -69,3 +69,8 @@ def relative_rate(schedule: Mapping[str, Any], step: int) -> float:
         steps, factor = int(schedule["settle_steps"]), float(schedule["factor"])
         return factor + (1.0 - factor) * (cycle_factor(step, cycle_steps=steps) if step < steps else 0.0)
     raise ValueError(f"there is no schedule of kind {kind!r}; known: steps, cycles, settle")
+
+
+def evaluation_steps(steps: int, count: int) -> frozenset[int]:
+    """`count` steps, evenly spaced, the last being the end of the stage."""
+    return frozenset(round(steps * index / count) for index in range(1, count + 1))

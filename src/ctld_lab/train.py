@@ -8,11 +8,10 @@ its last checkpoint to the same bits.
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import ctld
 from ctld import NonFiniteError
@@ -26,6 +25,7 @@ from ctld_lab.records import Appender, RecordError, RunDirectory
 from ctld_lab.streams import stream_seed
 
 LINES = ("metrics.jsonl", "trace.jsonl")
+Splits = dict[str, dict[str, float]]
 
 
 class Diverged(Exception):
@@ -107,7 +107,7 @@ class Training:
     def begin_stage(self) -> None:
         """Everything that a stage's steps need."""
         self.stage_steps = int(self.config["steps"][self.stage])
-        self.evaluations = evaluation_steps(self.stage_steps, self.config["evaluations"])
+        self.evaluations = methods.evaluation_steps(self.stage_steps, self.config["evaluations"])
         self.parameters = self.workload.begin(self.stage)
         self.optimizer = self.build_optimizer(self.parameters)
         if self._resumed is not None:
@@ -129,7 +129,9 @@ class Training:
         """Data, loss, step; then whatever is due: a record, an evaluation, a checkpoint."""
         optimizer, tempered = self.optimizer, self.tempered
         if self.schedule is not None:
-            self._set_learning_rate()
+            rate = self.config["optimizer"]["lr"] * methods.relative_rate(self.schedule, self.stage_step)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         loss = self.workload.loss(self.stage_step)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -165,10 +167,6 @@ class Training:
     def build_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return methods.build_optimizer(self.config, parameters, num_data=self.workload.num_data, stage=self.stage)
 
-    def _set_learning_rate(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config["optimizer"]["lr"] * methods.relative_rate(self.schedule, self.stage_step)
-
     # ---- records ----
 
     @property
@@ -185,12 +183,11 @@ class Training:
         self._check(splits)
         self._tick("log")
 
-    def _evaluated(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+    def _evaluated(self, *, thorough: bool) -> Splits:
         """By rank 0, on the same data as if it were alone; the others hear it, and so all see alike whether it diverged."""
-        splits: dict[str, dict[str, float]] = self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough))
-        return splits
+        return cast(Splits, self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough)))
 
-    def _write_metrics(self, splits: dict[str, dict[str, float]]) -> None:
+    def _write_metrics(self, splits: Splits) -> None:
         line = {
             "step": self.step,
             "stage": self.stage + 1,
@@ -205,7 +202,7 @@ class Training:
         metrics.flush()
 
     @staticmethod
-    def _check(splits: dict[str, dict[str, float]]) -> None:
+    def _check(splits: Splits) -> None:
         if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
             raise Diverged
 
@@ -222,8 +219,7 @@ class Training:
         """What `result.json` holds."""
         judged = {} if diverged else self._judged()
         if self.ranks.first:
-            for lines in self._open():
-                lines.flush(to_disk=True)
+            self._flush()
             if self.config.get("keep_parameters"):
                 save_checkpoint(self.directory.path / "parameters.safetensors", self.workload.model.state_dict())
         self._tick("log")
@@ -245,18 +241,9 @@ class Training:
         members, workload = [sample.state for sample in self.members], self.workload
         averages = bool(self.config["members"].get("average"))
         if averages:
-            members = [mean_state(members)]
+            members = [workloads.mean_state(members)]
         assert isinstance(workload, workloads.Classifier)
-
-        def judge() -> dict[str, dict[str, float]]:
-            last = workload.judge(members[-1:])
-            together = workload.judge(members) if len(members) > 1 else last
-            return {
-                split: found | {f"last_{name}": value for name, value in last[split].items()}
-                for split, found in together.items()
-            }
-
-        splits: dict[str, dict[str, float]] = self.ranks.of_first(judge)
+        splits = cast(Splits, self.ranks.of_first(lambda: workloads.judged(workload, members)))
         self._check(splits)
         workload.model.load_state_dict(members[-1])
         if averages:  # which is no model that training ended with
@@ -281,9 +268,7 @@ class Training:
         workload = self.workload.state()
         if not self.ranks.first:
             return
-        metrics, trace = self._open()
-        for lines in (metrics, trace):
-            lines.flush(to_disk=True)
+        metrics, trace = self._flush()
         self._tick("log")
         state = {
             "stage": self.stage,
@@ -327,10 +312,7 @@ class Training:
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
             self.ends, self.clocks = state["ends"], state["clocks"]
-            # Checkpoints from before mean ratios were counted have nothing of them.
-            self.heat.load_state(
-                state.get("heat") or {"counts": {"ratio": math.nan} | state["tempering"], "thermometers": {}}
-            )
+            self.heat.load_state(state["heat"])
             if self.members is not None:
                 self.members.load_state_dict(state["members"])
             self.workload.load_state(state["workload"])
@@ -352,20 +334,13 @@ class Training:
             self._metrics, self._trace = (Appender(self.directory.path / name) for name in LINES)
         return self._metrics, self._trace
 
+    def _flush(self) -> tuple[Appender, Appender]:
+        """To the disk."""
+        for lines in self._open():
+            lines.flush(to_disk=True)
+        return self._open()
+
     def close(self) -> None:
         for lines in (self._metrics, self._trace):
             if lines is not None:
                 lines.close()
-
-
-def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """`count` steps, evenly spaced, the last being the end of the stage."""
-    return frozenset(round(steps * index / count) for index in range(1, count + 1))
-
-
-def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensor by tensor, summed in double precision: what is added has to matter after many."""
-    return {
-        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
-        for name, tensor in states[0].items()
-    }

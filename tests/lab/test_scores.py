@@ -9,8 +9,7 @@ from torch import nn
 import ctld
 from ctld.ensembles import Metrics, Prediction
 from ctld_lab.methods import relative_rate
-from ctld_lab.train import mean_state
-from ctld_lab.workloads.workload import averaged, in_percent
+from ctld_lab.workloads.workload import averaged, in_percent, mean_state
 
 
 def test_metrics_are_those_of_a_whole_prediction_whatever_the_batches():

@@ -40,6 +40,14 @@ def averaged(logits: Sequence[Tensor]) -> Tensor:
     return each.logsumexp(0) - math.log(len(logits))
 
 
+def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensor by tensor, summed in double precision: what is added has to matter after many."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
+        for name, tensor in states[0].items()
+    }
+
+
 def in_percent(metrics: Metrics) -> dict[str, float]:
     """As records have it: nll in nats, Brier score from 0 to 2, error and calibration error in percent."""
     found = metrics.compute()
@@ -142,3 +150,13 @@ class Classifier(Workload, Protocol):
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """nll, error, ece and brier of the members' mean prediction, by split: of all that is held out, and of nothing else."""
         ...
+
+
+def judged(workload: Classifier, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+    """By split, what the members predict together and, as `last_…`, the last of them alone."""
+    last = workload.judge(members[-1:])
+    together = workload.judge(members) if len(members) > 1 else last
+    return {
+        split: found | {f"last_{name}": value for name, value in last[split].items()}
+        for split, found in together.items()
+    }
