@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck integrations distributed torture bench clean
+.PHONY: demo test lint types quick crosscheck integrations distributed torture mutation bench clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -20,7 +20,7 @@ lint: .venv/test.stamp
 types: .venv/test.stamp
 	$(BIN)/mypy
 
-# What a developer runs between edits: no study of minutes.
+# What a developer runs between edits, in a minute or two: no processes of their own, no long chains (tests/conftest.py).
 quick: .venv/test.stamp
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
@@ -41,6 +41,10 @@ distributed: .venv/distributed.stamp
 # 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make test` does ten of them.
 torture: .venv/test.stamp
 	$(BIN)/python tests/torture/kill_and_resume.py --kind both --kills 100 --output results/torture.json
+
+# How many of some ninety small mistakes in src/ctld the tests find: tests/mutation. Half an hour.
+mutation: .venv/test.stamp
+	$(BIN)/python tests/mutation/mutate.py --output results/mutation.json
 
 # Time, memory and noise, a quarter of an hour: benchmarks/README.md.
 bench: .venv/test.stamp

@@ -1,7 +1,34 @@
-"""What every test starts from: one thread, so that runs repeat to the bit whatever the machine, and a fixed seed."""
+"""What every test starts from: one thread, so that runs repeat to the bit whatever the machine, and a fixed seed.
+
+What starts processes or samples for long is marked slow, by its place: `make quick` leaves it out, `make test` does not.
+"""
+
+from pathlib import Path
 
 import pytest
 import torch
+
+HERE = Path(__file__).parent
+SLOW = {
+    *(
+        "distributed",
+        "torture",
+        "statistical",
+        "crosschecks",
+        "test_examples.py",
+        "test_benchmarks.py",
+        "test_chains.py",
+    ),
+    *(f"lab/test_{name}.py" for name in ("studies", "own_study", "ranks", "faults", "cli_signals", "executors")),
+    *("lab/test_ensemble_study.py", "lab/test_tempering_study.py", "optimizers/test_elastic.py"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.path.relative_to(HERE)
+        if SLOW & {str(place), str(place.parent), place.parts[0]}:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -64,20 +64,16 @@ ARROWS = {
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
     "ctld_lab.report": {"ctld_lab.records"},
-    "ctld_lab.scores": set(),
-    "ctld_lab.schedules": set(),
-    "ctld_lab.members": set(),
     "ctld_lab.heat": {"ctld"},
-    "ctld_lab.methods": {"ctld", "ctld_lab.streams"},
-    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.ranks", "ctld_lab.scores", "ctld_lab.streams"},
+    "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
+    "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
-    "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"}
-    | {f"ctld_lab.{part}" for part in ("heat", "members", "methods", "schedules")}
+    "ctld_lab.train": {"ctld", "ctld.ensembles", "ctld_lab.workloads", "ctld_lab.checkpoints"}
+    | {f"ctld_lab.{part}" for part in ("heat", "methods")}
     | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
-    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}
-    | LOOP,
-    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.streams", "ctld_lab.workloads"},
+    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.resumable"} | LOOP,
+    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.sampling", "ctld_lab.streams"},
     "ctld_lab.flatness_settings": set(),
     "ctld_lab.flatness": {
         *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.flatness_settings", "ctld_lab.records"),
@@ -86,7 +82,7 @@ ARROWS = {
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {"ctld_lab.workloads"},
-    "ctld_lab.executors": {"ctld_lab.jobs", "ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records"},
+    "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "ranks", "records")},
     "ctld_lab": {
         f"ctld_lab.{part}"
         for part in (
@@ -98,8 +94,10 @@ ARROWS = {
                 "files",
                 "flatness",
                 "flatness_settings",
+                "jobs",
                 "records",
                 "report",
+                "sampling",
                 "studies",
             ),
             "tensorboard",

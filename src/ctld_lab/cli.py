@@ -13,11 +13,12 @@ except ImportError as missing:
     sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.check_app import check_app
-from ctld_lab.commands.data_app import data_app
-from ctld_lab.commands.flatness_app import flatness_app
+from ctld_lab.commands.check import check_app
+from ctld_lab.commands.data import data_app
+from ctld_lab.commands.flatness import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
 from ctld_lab.executors import torchrun
+from ctld_lab.files import printable
 
 app = typer.Typer(
     name="ctld",
@@ -66,20 +67,26 @@ def _top(
         "ctld run charrnn --text mybook.txt --dir runs/mybook",
         "ctld run sda --scale paper --engine ray --ray-address auto",
         "ctld run charrnn --ranks 2",
+        "ctld run my_study.py",
     ),
     help="Execute a study: each method and seed, tuning first, then the report.\n\n"
     "Ctrl-C saves a checkpoint and stops; the same command goes on. Runs that are done are not done again, so more "
     "seeds or methods can be added later. One run that fails does not stop the others.",
 )
 def run(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them.')],
-    scale: Annotated[
+    study: Annotated[
         str,
+        typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them. Or a file of your own, FILE.py.'),
+    ],
+    scale: Annotated[
+        str | None,
         typer.Option(
-            metavar="smoke|laptop|paper",
-            help="How large: smoke takes a minute, laptop up to an hour, paper is the paper's size.",
+            metavar="smoke|demo|laptop|paper",
+            help="How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
+            "is the paper's size.",
+            show_default="laptop",
         ),
-    ] = "laptop",
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option(
@@ -123,11 +130,12 @@ def run(
     ray_address: RayAddress = None,
 ) -> None:
     from ctld_lab.commands.carry_out import Machinery, run_study
-    from ctld_lab.commands.request import Order
+    from ctld_lab.commands.request import Order, default_scale
 
+    scale = scale or default_scale(study)
     code = run_study(
         Order(study, scale, methods, seeds, data, text, data_dir),
-        directory or Path("runs") / f"{study}-{scale}",
+        directory or Path("runs") / f"{Path(study).stem}-{scale}",
         Machinery(engine, workers, threads, ray_address, ranks),
         Console(),
         again=_again(),
@@ -258,5 +266,5 @@ def _main(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"ctld: {message}", file=sys.stderr)
+    print(f"ctld: {printable(message)}", file=sys.stderr)
     return code

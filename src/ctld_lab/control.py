@@ -2,7 +2,9 @@
 
 import json
 import signal
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -18,10 +20,15 @@ class Interrupted(Exception):
 
 
 class Control:
-    """One for each process that executes runs. After Ctrl-C or SIGTERM `stopping` is true, and runs stop at their next step."""
+    """One for each process that executes runs. After Ctrl-C or SIGTERM `stopping` is true, and runs stop at their next step.
+
+    Where there is nothing to save (torch is being imported, data are read), they stop at once.
+    """
 
     def __init__(self) -> None:
         self.stopping = False
+        self.executing = False  # a run, in the main thread
+        self.saves = False  # whether the run, asked to stop, will save a checkpoint first
         self.ranks: Ranks | None = None  # with whom this process carries out the run; None for a run of one process
         self._written = 0.0
 
@@ -33,6 +40,14 @@ class Control:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.stopping = True
         signal.signal(number, signal.SIG_DFL)
+        if self.executing and not self.saves and self.ranks is None:  # other ranks would miss this one
+            raise KeyboardInterrupt
+
+    def stop(self) -> None:
+        """Ask the run to stop, from another thread of this process."""
+        self.stopping = True
+        if self.executing and not self.saves and signal.getsignal(signal.SIGINT) == self._on_signal:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which may sleep
 
     def announce(self, **word: Any) -> None:
         """To the other ranks, if there are any; see `Ranks.announce`."""
@@ -43,6 +58,16 @@ class Control:
         """Leave failure.json in the run's directory."""
         with suppress(OSError):  # a full disk may be what went wrong
             directory.write("failure.json", failure)
+
+    def teller(self, directory: RunDirectory, steps: int, before: int = 0) -> Callable[[int], None]:
+        """For runs without a checkpoint: hears the step now and then, counted from `before`, and ends the run if it should."""
+
+        def tell(step: int) -> None:
+            if self.stopping:
+                raise Interrupted
+            self.tell(directory, before + step, steps)
+
+        return tell
 
     def tell(self, directory: RunDirectory, step: int, steps: int, **more: Any) -> None:
         """Leave progress.json in the run's directory, at most once a second."""

@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import stat
+import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -191,6 +192,16 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not isinstance(value, dict):
                 raise RecordError(f"{path}, line {line_number} is no object; remove {path.parent} and run again")
             yield value
+
+
+def printable(text: str) -> str:
+    """With what is not printable written as Python writes it: a stranger's record must not move the cursor of a terminal."""
+    return "".join(
+        letter
+        if letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
+        else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
 
 
 def _check_readable(path: Path) -> None:

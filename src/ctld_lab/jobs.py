@@ -1,4 +1,8 @@
-"""`execute`: carry out the run that a directory describes, whatever its kind, and leave its result or its failure there."""
+"""`execute`: carry out the run that a directory describes, whatever its kind, and leave its result or its failure there.
+
+Two processes that write into one directory would spoil it, so a run is locked. It matters for the seconds in which the workers
+of a killed command still finish their step, and for `ctld resume` of a run that is live.
+"""
 
 import importlib
 import os
@@ -10,6 +14,8 @@ from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.records import RecordError, RunDirectory
@@ -24,8 +30,36 @@ KINDS = {
 }
 
 
+OWN = "CTLD_STUDY"  # as in `studies`, which bring torch
+LOCK = ".run.lock"
+MOST_THREADS = 1024
+PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
+
+
 def execute(path: Path, *, threads: int, control: Control) -> str:
-    """Returns the state in which the run is left: "done", "failed" or "interrupted". Never raises for a run that fails.
+    """Returns the state in which the run is left: "done", "failed", "interrupted", or "waiting" if another process keeps it."""
+    lock = FileLock(path / LOCK)
+    try:
+        lock.acquire(timeout=PATIENCE, poll_interval=0.2, cancel_check=lambda: control.stopping)
+    except Timeout:
+        control.announce(state="waiting")
+        return "waiting"
+    except OSError as error:
+        return _failed(RunDirectory(path), error, control)
+    try:
+        control.executing = True
+        return _execute(path, threads=threads, control=control)
+    except KeyboardInterrupt:
+        if not control.stopping:
+            raise
+        return "interrupted"
+    finally:
+        control.executing = False
+        lock.release()
+
+
+def _execute(path: Path, *, threads: int, control: Control) -> str:
+    """Never raises for a run that fails.
 
     A run that is done is left alone. One that was begun on another number of threads keeps that number, since sums, and so
     the last bits of everything, depend on it. Where there are other ranks, they `follow`.
@@ -46,11 +80,15 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
             directory.write("result.json", result)
         _clean_up(path)
     except Exception as error:
-        # The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint.
-        control.fail(directory, _describe(error))
-        control.announce(state="failed")
-        return "failed"
+        return _failed(directory, error, control)
     return "done"
+
+
+def _failed(directory: RunDirectory, error: Exception, control: Control) -> str:
+    """The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint."""
+    control.fail(directory, _describe(error))
+    control.announce(state="failed")
+    return "failed"
 
 
 def follow(path: Path, *, control: Control) -> str:
@@ -74,7 +112,12 @@ def _begin(directory: RunDirectory, threads: int, control: Control) -> int:
     before = directory.environment()
     ranks = control.ranks.size if control.ranks else 1
     if ranks == before.get("ranks", 1):  # on another number of ranks the last bits differ anyway
-        threads = int(before.get("threads", threads))
+        threads = before.get("threads", threads)
+        if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+            raise RecordError(
+                f"{directory.path / 'environment.json'} says {str(threads)[:40]!r} of the number of threads; remove it and run "
+                "again"
+            )
     _set_threads(threads)
     (directory.path / "failure.json").unlink(missing_ok=True)  # first: a full disk below is a failure of its own
     directory.write("environment.json", _attempt(before, environment(threads) | {"ranks": ranks}))
@@ -86,6 +129,8 @@ def _run(directory: RunDirectory, control: Control) -> dict[str, Any] | None:
     with control.ranks.joined() if control.ranks else nullcontext():
         # Only now: a rank that cannot read it must be able to tell the others why it leaves.
         config = directory.config()
+        if OWN in os.environ:
+            importlib.import_module("ctld_lab.studies").load(Path(os.environ[OWN]))
         module = importlib.import_module(KINDS[config["kind"]])
         try:
             result: dict[str, Any] = module.run(directory, config, control)
@@ -116,7 +161,12 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def _clean_up(path: Path) -> None:
     """What only a run that is not done has use for; also what a killed writer left half written."""
-    for used in (path / "progress.json", *path.glob("checkpoint*.safetensors"), *path.glob(".*.unfinished")):
+    for used in (
+        path / "progress.json",
+        path / LOCK,
+        *path.glob("checkpoint*.safetensors"),
+        *path.glob(".*.unfinished"),
+    ):
         used.unlink(missing_ok=True)
 
 

@@ -21,9 +21,7 @@ from torch import Tensor, nn
 
 TIMEOUT = 600.0  # seconds; the longest that a rank does anything by itself is rank 0's thorough evaluation
 VARIABLE = "CTLD_TIMEOUT"
-BEGINNING = (
-    120.0  # seconds more until a run begins: rank 0 may have to wait for who has it (`executors.alone.PATIENCE`)
-)
+BEGINNING = 120.0  # seconds more until a run begins: rank 0 may have to wait for who has it (`jobs.PATIENCE`)
 AGAIN = "the run can be resumed from its last checkpoint"
 
 

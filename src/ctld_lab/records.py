@@ -18,6 +18,7 @@ it was taken: `RunDirectory.cut` takes away what came later, so a killed run goe
 No torch here: the report reads records alone.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -53,6 +54,7 @@ __all__ = [  # reading and writing is in `files`; what others need of it is had 
 FORMAT = 1
 # What does not decide a run's numbers, and was not in the configurations of older ones, which go on as they began.
 SINCE = ("keep_parameters",)
+SEALED = ("result.json", "flatness.json")
 
 
 def number(value: Any) -> float:
@@ -91,11 +93,14 @@ class RunDirectory:
 
     def result(self) -> dict[str, Any] | None:
         """None until the run is done."""
-        return self._if_present("result.json") or None
+        return self._sealed("result.json") or None
 
     def notes(self) -> list[str]:
         """What whoever looks at the run should know, such as a damaged checkpoint; the run itself may be done."""
-        return notes_in(self.environment())
+        try:
+            return notes_in(self.environment())
+        except RecordError as error:
+            return [str(error)]
 
     def note(self, sentence: str) -> None:
         self.write("environment.json", self.environment() | {"notes": [*self.notes(), sentence]})
@@ -105,7 +110,7 @@ class RunDirectory:
 
     def flatness(self) -> dict[str, Any]:
         """Empty until it was measured."""
-        return self._if_present("flatness.json")
+        return self._sealed("flatness.json")
 
     def progress(self) -> dict[str, Any]:
         """What a live run last said, in numbers; empty if it said nothing readable."""
@@ -143,7 +148,9 @@ class RunDirectory:
         write_json(path, config)
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        """`name` is one of the whole files, such as result.json."""
+        """`name` is one of the whole files, such as result.json; those that hold numbers get a checksum."""
+        if name in SEALED:
+            value = {**value, "checksum": _checksum(value)}
         write_json(self.path / name, value)
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
@@ -167,6 +174,16 @@ class RunDirectory:
             raise RecordError(f"{path} has {held} bytes, the checkpoint saw {length}; remove {self.path} and run again")
         if held > length:
             os.truncate(path, length)
+
+    def _sealed(self, name: str) -> dict[str, Any]:
+        """Whole and as it was written; what is older than checksums has none."""
+        value = self._if_present(name)
+        claimed = value.pop("checksum", None)
+        if claimed is not None and claimed != _checksum(value):
+            raise RecordError(
+                f"{self.path / name} is not what was written: its checksum is wrong; remove it and run again"
+            )
+        return value
 
     def _if_present(self, name: str) -> dict[str, Any]:
         try:
@@ -226,6 +243,12 @@ def find_studies(root: Path) -> list[StudyDirectory]:
     if (root / "study.json").exists():
         return [StudyDirectory(root)]
     return [StudyDirectory(path.parent) for path in sorted(root.glob("*/study.json"))]
+
+
+def _checksum(value: dict[str, Any]) -> str:
+    """Of what JSON gives back, whatever the order of its keys."""
+    text = json.dumps(plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _is_name(name: str) -> bool:

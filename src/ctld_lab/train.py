@@ -8,24 +8,24 @@ its last checkpoint to the same bits.
 import math
 import time
 import warnings
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 import ctld
 from ctld import NonFiniteError
+from ctld.ensembles import SampleCollector
 from ctld_lab import methods, workloads
 from ctld_lab.checkpoints import load_newest, save_checkpoint
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.heat import Heat
-from ctld_lab.members import Members
 from ctld_lab.ranks import ALONE, RanksError
 from ctld_lab.records import Appender, RecordError, RunDirectory
-from ctld_lab.schedules import relative_rate
 from ctld_lab.streams import stream_seed
 
 LINES = ("metrics.jsonl", "trace.jsonl")
+Splits = dict[str, dict[str, float]]
 
 
 class Diverged(Exception):
@@ -42,12 +42,14 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         warnings.simplefilter("ignore", UserWarning)
         try:
             training.take_up()
+            control.saves = True
             while training.stage < training.workload.stages:
                 training.train_stage()
             return training.result(diverged=False)
         except Diverged:
             return training.result(diverged=True)
         finally:
+            control.saves = False
             torch.set_flush_denormal(False)
             training.close()
 
@@ -78,7 +80,10 @@ class Training:
         self.workload = workloads.build(config)
         if self.ranks.size > 1:
             self.workload.divide(self.ranks)
-        self.members = Members(config["members"]) if "members" in config else None
+        self.members, self.kept_steps = None, frozenset(map(int, config.get("members", {}).get("steps", ())))
+        if "members" in config:  # part of the checkpoint: a run that goes on has the members that it would have had
+            at_most = len(self.kept_steps) * self.workload.stages
+            self.members = SampleCollector(self.workload.model, None, at_most=at_most)
         self.stage = self.stage_step = 0
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.heat = Heat()
@@ -102,7 +107,7 @@ class Training:
     def begin_stage(self) -> None:
         """Everything that a stage's steps need."""
         self.stage_steps = int(self.config["steps"][self.stage])
-        self.evaluations = evaluation_steps(self.stage_steps, self.config["evaluations"])
+        self.evaluations = methods.evaluation_steps(self.stage_steps, self.config["evaluations"])
         self.parameters = self.workload.begin(self.stage)
         self.optimizer = self.build_optimizer(self.parameters)
         if self._resumed is not None:
@@ -124,7 +129,9 @@ class Training:
         """Data, loss, step; then whatever is due: a record, an evaluation, a checkpoint."""
         optimizer, tempered = self.optimizer, self.tempered
         if self.schedule is not None:
-            self._set_learning_rate()
+            rate = self.config["optimizer"]["lr"] * methods.relative_rate(self.schedule, self.stage_step)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
         loss = self.workload.loss(self.stage_step)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -140,8 +147,8 @@ class Training:
         except (NonFiniteError, FloatingPointError, OverflowError):
             raise Diverged from None
         self.stage_step += 1
-        if self.members is not None:
-            self.members.update(self.stage_step, self.workload.model)
+        if self.members is not None and self.stage_step in self.kept_steps:
+            self.members.collect(step=self.step)
         if tempered is not None and exploring:
             self._record_heat(tempered)
         if self.ranks.first:
@@ -160,10 +167,6 @@ class Training:
     def build_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return methods.build_optimizer(self.config, parameters, num_data=self.workload.num_data, stage=self.stage)
 
-    def _set_learning_rate(self) -> None:
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config["optimizer"]["lr"] * relative_rate(self.schedule, self.stage_step)
-
     # ---- records ----
 
     @property
@@ -180,12 +183,11 @@ class Training:
         self._check(splits)
         self._tick("log")
 
-    def _evaluated(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+    def _evaluated(self, *, thorough: bool) -> Splits:
         """By rank 0, on the same data as if it were alone; the others hear it, and so all see alike whether it diverged."""
-        splits: dict[str, dict[str, float]] = self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough))
-        return splits
+        return cast(Splits, self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough)))
 
-    def _write_metrics(self, splits: dict[str, dict[str, float]]) -> None:
+    def _write_metrics(self, splits: Splits) -> None:
         line = {
             "step": self.step,
             "stage": self.stage + 1,
@@ -200,7 +202,7 @@ class Training:
         metrics.flush()
 
     @staticmethod
-    def _check(splits: dict[str, dict[str, float]]) -> None:
+    def _check(splits: Splits) -> None:
         if not all(math.isfinite(value) for split in splits.values() for value in split.values()):
             raise Diverged
 
@@ -217,8 +219,7 @@ class Training:
         """What `result.json` holds."""
         judged = {} if diverged else self._judged()
         if self.ranks.first:
-            for lines in self._open():
-                lines.flush(to_disk=True)
+            self._flush()
             if self.config.get("keep_parameters"):
                 save_checkpoint(self.directory.path / "parameters.safetensors", self.workload.model.state_dict())
         self._tick("log")
@@ -237,21 +238,15 @@ class Training:
         """What the members predict together and, as `last_…`, the last of them alone, which the model is from now on."""
         if self.members is None:
             return {}
-        members, workload = self.members.states(self.workload.model), self.workload
+        members, workload = [sample.state for sample in self.members], self.workload
+        averages = bool(self.config["members"].get("average"))
+        if averages:
+            members = [workloads.mean_state(members)]
         assert isinstance(workload, workloads.Classifier)
-
-        def judge() -> dict[str, dict[str, float]]:
-            last = workload.judge(members[-1:])
-            together = workload.judge(members) if len(members) > 1 else last
-            return {
-                split: found | {f"last_{name}": value for name, value in last[split].items()}
-                for split, found in together.items()
-            }
-
-        splits: dict[str, dict[str, float]] = self.ranks.of_first(judge)
+        splits = cast(Splits, self.ranks.of_first(lambda: workloads.judged(workload, members)))
         self._check(splits)
         workload.model.load_state_dict(members[-1])
-        if self.members.averages:  # which is no model that training ended with
+        if averages:  # which is no model that training ended with
             splits["train"] = self._evaluated(thorough=True)["train"]
             self._check(splits)
         self._tick("evaluate")
@@ -273,9 +268,7 @@ class Training:
         workload = self.workload.state()
         if not self.ranks.first:
             return
-        metrics, trace = self._open()
-        for lines in (metrics, trace):
-            lines.flush(to_disk=True)
+        metrics, trace = self._flush()
         self._tick("log")
         state = {
             "stage": self.stage,
@@ -285,7 +278,7 @@ class Training:
             "generator": torch.get_rng_state(),
             "ends": self.ends,
             "heat": self.heat.state(),
-            "members": None if self.members is None else self.members.state(),
+            "members": None if self.members is None else self.members.state_dict(),
             "clocks": self.clocks,
             "lengths": dict(zip(LINES, (metrics.length, trace.length), strict=True)),
         }
@@ -319,12 +312,9 @@ class Training:
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
             self.ends, self.clocks = state["ends"], state["clocks"]
-            # Checkpoints from before mean ratios were counted have nothing of them.
-            self.heat.load_state(
-                state.get("heat") or {"counts": {"ratio": math.nan} | state["tempering"], "thermometers": {}}
-            )
+            self.heat.load_state(state["heat"])
             if self.members is not None:
-                self.members.load_state(state["members"])
+                self.members.load_state_dict(state["members"])
             self.workload.load_state(state["workload"])
             self._resumed = dict(state["optimizer"])
             torch.set_rng_state(state["generator"])
@@ -344,12 +334,13 @@ class Training:
             self._metrics, self._trace = (Appender(self.directory.path / name) for name in LINES)
         return self._metrics, self._trace
 
+    def _flush(self) -> tuple[Appender, Appender]:
+        """To the disk."""
+        for lines in self._open():
+            lines.flush(to_disk=True)
+        return self._open()
+
     def close(self) -> None:
         for lines in (self._metrics, self._trace):
             if lines is not None:
                 lines.close()
-
-
-def evaluation_steps(steps: int, count: int) -> frozenset[int]:
-    """`count` steps, evenly spaced, the last being the end of the stage."""
-    return frozenset(round(steps * index / count) for index in range(1, count + 1))

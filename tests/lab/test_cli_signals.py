@@ -18,7 +18,7 @@ FAKES = Path(__file__).parent / "fakes"
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
     """Starts `ctld run fake` as a shell would, as a process group of its own; whatever is left of it ends with the test."""
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     started = []
 
     def start(*arguments, live):
@@ -90,6 +90,21 @@ def test_a_second_ctrl_c_kills(begin, tmp_path, workers_wanted):
     os.killpg(command.pid, signal.SIGINT)
     assert command.wait(timeout=10) == -signal.SIGINT
     wait_for(lambda: not any(map(alive, workers(tmp_path))))
+
+
+@pytest.mark.parametrize("workers_wanted", [1, 2])
+@pytest.mark.parametrize("whole_group", [True, False], ids=["the group", "the command alone"])
+def test_ctrl_c_before_the_first_step_ends_at_once(begin, tmp_path, workers_wanted, whole_group):
+    """Nothing is there to be saved, and an import may take a while."""
+    command = begin("--scale", "paper", "--methods", "slow", "--workers", str(workers_wanted), live=1)
+    began = time.monotonic()
+    (os.killpg if whole_group else os.kill)(command.pid, signal.SIGINT)
+    out, _ = command.communicate(timeout=15)
+    assert time.monotonic() - began < 5.0  # on a machine with other things to do
+    assert command.returncode == 130
+    assert "interrupted; go on with: ctld run fake" in out
+    assert "Traceback" not in out
+    assert not any(map(alive, workers(tmp_path)))
 
 
 def test_workers_do_not_outlive_a_killed_command(begin, tmp_path):

@@ -12,9 +12,9 @@ from ctld_lab.records import RunDirectory, StudyDirectory
 from ctld_lab.sampling import rates, theorem
 from ctld_lab.sampling.double_well import measure
 from ctld_lab.sampling.replicas import Replicas
+from ctld_lab.sampling.targets import DoubleWell
 from ctld_lab.studies.double_well import STUDY
 from ctld_lab.studies.study import Request
-from ctld_lab.workloads.double_well import DoubleWell
 
 # ---- exact values ----
 
@@ -38,7 +38,7 @@ def test_known_numbers():
 def test_many_are_as_each():
     theta = np.random.default_rng(0).standard_normal((5, 3))
     well = DoubleWell(3)
-    energies, gradients = well.of_many(theta)
+    energies, gradients = well(theta)
     for row in range(5):
         energy, gradient = well(theta[row])
         assert energies[row] == pytest.approx(energy, rel=1e-14)
@@ -77,7 +77,7 @@ def test_each_chain_is_algorithm_1():
     alphas = []
     for step in range(steps):
         alphas.append(chains.alpha)
-        U, grad_U = well.of_many(chains.theta)
+        U, grad_U = well(chains.theta)
         chains.step(U, grad_U, chains.g(), lambda: epsilon[step], lambda: epsilon_alpha[step])
     for row in range(count):
         reference = ReferenceCTLD(theta=theta[row], r=r[row], r_alpha=r_alpha[row], eta=eta, N=1.0, L_s=steps)
@@ -99,7 +99,7 @@ def test_without_tempering_it_is_langevin_dynamics():
     chain = Replicas(theta, r, None, eta=eta, friction=1.0, L_s=steps)
     reference = ReferenceCTLD(theta=theta[0], r=r[0], r_alpha=0.0, eta=eta, N=1.0, L_s=steps, S=0.0, height_factor=0.0)
     for step in range(steps):
-        U, grad_U = well.of_many(chain.theta)
+        U, grad_U = well(chain.theta)
         chain.step(U, grad_U, chain.g(), lambda: epsilon[step], lambda: pytest.fail("there is no α"))
         U_alone, grad_alone = well(reference.theta)
         reference.step(U_alone, grad_alone, 1.0 - eta, lambda: epsilon[step, 0], lambda: 0.0)

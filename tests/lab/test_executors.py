@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone, pool, run_all
+from ctld_lab.executors import pool, run_all
 from ctld_lab.executors.on_ray import EngineError
 from ctld_lab.executors.progress import Display, Watched, duration, total_steps
 from ctld_lab.records import RunDirectory
@@ -27,7 +27,7 @@ ENDLESS = 100_000  # steps
 def _fakes(monkeypatch):
     """Here, and through the environment in spawned workers."""
     monkeypatch.syspath_prepend(FAKES)
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setitem(jobs.KINDS, "train", "fake_kind")
     monkeypatch.setattr(jobs, "_set_threads", lambda threads: None)
     monkeypatch.setattr(jobs, "environment", lambda threads: {"threads": threads})
@@ -136,14 +136,14 @@ def test_a_killed_worker_costs_one_run(tmp_path):
 
 
 def test_what_is_said_of_the_dead():
-    assert "exit code 3" in pool._obituary(3)
-    assert "signal 11;" in pool._obituary(-signal.SIGSEGV)
+    assert "exit code 3" in pool.exit_reason(3)
+    assert "signal 11;" in pool.exit_reason(-signal.SIGSEGV)
 
 
 def test_a_run_that_another_process_has_is_left_alone(tmp_path, monkeypatch):
     (path,) = prepare(tmp_path, "good")
-    monkeypatch.setattr(alone, "PATIENCE", 0.3)
-    with (path / "config.json").open("r+b") as file:
+    monkeypatch.setattr(jobs, "PATIENCE", 0.3)
+    with (path / jobs.LOCK).open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert run_all([path], engine="local") == {path: "waiting"}
         assert not (path / "environment.json").exists()

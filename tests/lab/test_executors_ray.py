@@ -23,7 +23,7 @@ FAKES = Path(__file__).parent / "fakes"
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(FAKES))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("CTLD_DATA", "/where/the data/lie")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else Ray leaves a token in the home directory
 

@@ -167,7 +167,7 @@ def run_script(folder, *parts, argument=""):
 def test_killed_at_any_moment_a_good_checkpoint_is_there(tmp_path):
     word, count = run_script(tmp_path, SAVING, AT_RANDOM)
     assert word == "saved"
-    assert int(count) > 10  # else it was killed before it saved anything
+    assert int(count) > 0  # else it was killed before it saved anything
 
 
 def test_killed_between_any_two_calls_a_good_checkpoint_is_there(tmp_path):

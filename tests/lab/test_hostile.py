@@ -17,9 +17,11 @@ import pytest
 import sample_records as sample
 import small_run
 import torch
+from rich.console import Console
 
 from ctld_lab import cli
 from ctld_lab.checkpoints import load_checkpoint, previous, save_checkpoint
+from ctld_lab.commands.carry_out import conclude
 from ctld_lab.data import DataError, containers
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, read_json, write_bytes, write_json
 
@@ -449,3 +451,42 @@ def test_a_zip_with_a_wrong_size_is_refused(tmp_path, claimed):
     path.write_bytes(lying)
     for size in {1000, min(claimed, 10_000)}:
         refused(path, size)
+
+
+# ---- what reaches the terminal, and what ends a command ----
+
+
+@pytest.mark.filterwarnings("ignore:Glyph:UserWarning")
+def test_nothing_of_a_strangers_records_is_obeyed_by_the_terminal(tmp_path, ctld):
+    study = hostile_study(tmp_path / "studies" / "one")
+    hostile = {"study": "\x1b[2Jsda", "scale": "\x1b]0;title\x07", "titles": {"sgd": "\x1b[31m"}}
+    write_json(study.path / "study.json", read_json(study.path / "study.json") | hostile)
+    for words in (("list", "studies"), ("report", "studies/one", "--output", "page"), ("resume", "studies/one")):
+        _, out = ctld(*words)
+        assert not [letter for letter in out if ord(letter) < 32 and letter != "\n"], words
+
+
+@pytest.mark.parametrize("threads", [3_000_000, 0, "many", 1.5])
+def test_an_absurd_number_of_threads_is_refused(tmp_path, ctld, threads):
+    run = small_run.prepare(tmp_path / "run")
+    write_json(run.path / "environment.json", {"threads": threads})
+    code, out = ctld("resume", "run", "--engine", "local")
+    assert code == 1
+    assert "of the number of threads; remove it" in out
+
+
+def test_a_damaged_environment_does_not_end_a_command_before_its_report(tmp_path):
+    run = small_run.prepare(tmp_path / "run")
+    (run.path / "environment.json").write_text("{")
+    console = Console(file=io.StringIO(), width=200)
+    assert conclude({run.path: "done"}, set(), console, again="again") == 0
+    assert "environment.json cannot be read as JSON" in console.file.getvalue()
+
+
+def test_a_directory_that_is_not_a_studys_is_left_alone(tmp_path, ctld):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("precious")
+    code, out = ctld("run", "double-well", "--scale", "smoke", "--dir", "home")
+    assert code == 2
+    assert "home holds 'thesis.tex' and is no study's (no study.json); give another --dir" in out
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["thesis.tex"]

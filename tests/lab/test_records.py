@@ -166,3 +166,25 @@ def test_studies_are_found_where_they_are(tmp_path):
     assert [study.path.name for study in find_studies(tmp_path)] == ["a", "b"]
     assert [study.path.name for study in find_studies(tmp_path / "a")] == ["a"]
     assert find_studies(tmp_path / "nowhere") == []
+
+
+# ---- checksums ----
+
+
+def test_a_changed_digit_in_a_result_is_noticed(tmp_path):
+    run = RunDirectory(tmp_path)
+    run.write("result.json", {"test": {"nll": 0.1234567890123456, "worst": math.inf}, "steps": 10})
+    assert run.result() == {"test": {"nll": 0.1234567890123456, "worst": "inf"}, "steps": 10}
+    path = tmp_path / "result.json"
+    path.write_text(path.read_text().replace("0.12345", "0.12344"))
+    with pytest.raises(RecordError, match=r"result\.json is not what was written: its checksum is wrong; remove it"):
+        run.result()
+
+
+def test_results_from_before_checksums_are_read(tmp_path):
+    write_json(tmp_path / "result.json", {"steps": 10})
+    assert RunDirectory(tmp_path).result() == {"steps": 10}
+
+
+def test_what_a_terminal_would_obey_is_shown():
+    assert files.printable("a\x1b[2J\u202eb\tc\nd\u00a0±") == "a\\x1b[2J\\u202eb\\tc\nd\u00a0±"

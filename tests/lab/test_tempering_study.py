@@ -7,81 +7,48 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from sample_records import describe, write_run
 
 from ctld import Tempering, diagnostics
 from ctld_lab import jobs
-from ctld_lab.check import targets as check_targets
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report import build, tempering_targets, temperings
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.tempering_records import Found, groups, together
 from ctld_lab.report.tempering_verdicts import kinetic_verdict
-from ctld_lab.sampling import targets_tempered, tempered_chain
+from ctld_lab.sampling import targets
+from ctld_lab.sampling import temperings as runs_of_temperings
+from ctld_lab.sampling.chain import Chain
 from ctld_lab.sampling.many import Chains, coldest
-from ctld_lab.sampling.tempered_chain import HalfTheForce, build_tempering, crossing_rate
+from ctld_lab.sampling.network import Network
+from ctld_lab.sampling.temperings import HalfTheForce, build_tempering, chain, crossing_rate, measure
 from ctld_lab.studies.study import Request
 from ctld_lab.studies.tempering import STUDY
-from ctld_lab.workloads.double_well import DoubleWell
 
 # ---- targets ----
 
 
-@pytest.mark.parametrize("name", ["double-well", "funnel", "nine-modes", "network"])
-def test_gradients_are_those_of_the_potentials(name):
-    known = targets_tempered.build(name, 3)
-    generator = np.random.default_rng(0)
-    for _ in range(3):
-        theta = 0.7 * generator.standard_normal(known.start.size)
-        _, slope = known.evaluate(theta)
-        step = 1e-6 * generator.standard_normal(theta.size)
-        difference = known.evaluate(theta + step)[0] - known.evaluate(theta - step)[0]
-        assert difference == pytest.approx(2 * slope @ step, rel=1e-5, abs=1e-10)
-
-
-def test_the_funnel_is_that_of_the_check():
-    ours, theirs = targets_tempered.build("funnel", 0), check_targets.build("funnel")
-    theta = np.random.default_rng(1).standard_normal(3)
-    loss, slope = theirs.loss(torch.from_numpy(theta), None)
-    assert ours.evaluate(theta)[0] == pytest.approx(theirs.num_data * float(loss))
-    assert ours.evaluate(theta)[1] == pytest.approx(theirs.num_data * slope.numpy())
-    assert {quantity.expected for quantity in theirs.quantities} == {ours.expected["v"], ours.expected["v²"]}
-    # By drawing from it.
-    generator = np.random.default_rng(2)
-    v = math.sqrt(0.5) * generator.standard_normal(400_000)
-    x = np.exp(0.5 * v) * generator.standard_normal(v.size)
-    found = diagnostics.estimate(x**2, num_batches=v.size)
-    assert found.mean == pytest.approx(ours.expected["x²"], abs=4 * found.standard_error)
-
-
 def test_nine_modes_against_draws():
-    known = targets_tempered.build("nine-modes", 0)
+    target = targets.build("nine-modes")
     generator = np.random.default_rng(3)
     count = 20_000
-    chosen = generator.choice(9, count, p=targets_tempered._WEIGHTS)
-    draws = targets_tempered._CENTERS[chosen] + targets_tempered.WIDTH * generator.standard_normal((count, 2))
-    series = dict(known.quantities(draws)) | {"U": np.array([known.evaluate(theta)[0] for theta in draws])}
-    assert series.keys() == known.expected.keys()
-    for name, values in series.items():
-        assert values.mean() == pytest.approx(known.expected[name], abs=4 * values.std() / math.sqrt(count)), name
-    assert known.weights.sum() == pytest.approx(1.0)
+    chosen = generator.choice(9, count, p=targets.WEIGHTS)
+    draws = targets.CENTERS[chosen] + targets.WIDTH * generator.standard_normal((count, 2))
+    answers = [(quantity.of(draws), quantity.expected) for quantity in target.quantities]
+    for values, expected in [*answers, (target.potential(draws)[0], target.mean_energy)]:
+        assert values.mean() == pytest.approx(expected, abs=4 * values.std() / math.sqrt(count))
+    assert target.weights.sum() == pytest.approx(1.0)
     # A thousandth of a mode lies nearer to another's centre.
-    assert known.weights == pytest.approx(targets_tempered._WEIGHTS, abs=1e-3)
-    assert (known.cell(draws) == chosen).mean() > 0.999
-    assert set(known.place(np.array([[1.0, 0.0], [0.5, 0.0], [-1.0, -1.2]]))) == {7, -1, 0}
+    assert target.weights == pytest.approx(targets.WEIGHTS, abs=1e-3)
+    assert (target.cell(draws) == chosen).mean() > 0.999
+    assert set(target.place(np.array([[1.0, 0.0], [0.5, 0.0], [-1.0, -1.2]]))) == {7, -1, 0}
 
 
-def test_the_network_of_many_is_that_of_each():
-    network = targets_tempered.Network()
+def test_what_the_network_answers():
+    network = Network()
     theta = np.random.default_rng(4).standard_normal((5, network.dimensions))
-    energies, slopes = network.of_many(theta)
-    for row in range(5):
-        energy, slope = network(theta[row])
-        assert energies[row] == pytest.approx(energy)
-        assert slopes[row] == pytest.approx(slope)
-    (first, *_) = network.quantities(theta).values()
+    first = targets.build("network").quantities[0].of(theta)
     n, x = network.UNITS, network.ASKED[0]
     w, c, a, b = np.split(theta[2], [n, 2 * n, 3 * n])
     assert first[2] == pytest.approx(b[0] + sum(a[k] * math.tanh(w[k] * x + c[k]) for k in range(n)))
@@ -123,7 +90,7 @@ def test_crossings_are_those_of_the_diagnostics():
     kicks, x = np.random.default_rng(6).standard_normal(5000), np.zeros(5000)
     for step in range(1, 5000):
         x[step] = 0.98 * x[step - 1] + 0.2 * kicks[step]
-    place = targets_tempered.build("double-well", 1).place
+    place = targets.build("double-well", 1).place
     found = crossing_rate(place(x[:, None]))
     assert found["crossings"] == diagnostics.crossings(x) > 10
     assert found["crossing_rate"]["mean"] == pytest.approx(found["crossings"] * 400_000 / 5000)
@@ -132,16 +99,26 @@ def test_crossings_are_those_of_the_diagnostics():
 def test_measures_what_is_cold():
     """A made-up series: everything at g = 1 has one value, everything hotter another."""
     steps = 3000
-    known = targets_tempered.build("double-well", 1)
+    known = targets.build("double-well", 1)
     alpha = np.tile(np.linspace(-1.49, 1.49, 150), steps // 150)  # ten to a bin of |α|
     cold = np.abs(alpha) <= 0.4
     series = np.where(cold, 1.0, 5.0)
-    found = tempered_chain.measure(
-        known, Tempering.calibrated(0.85), alpha, series, 2 * series, 3 * series, np.sqrt(series)[:, None]
+    seen = {"x²": series, "share, right well": series}
+    made_up = Chain(
+        alpha=alpha,
+        ratio=series,
+        kinetic=series,
+        potential=2 * series,
+        virial=3 * series,
+        quantities=seen,
+        places=np.zeros(steps, dtype=np.int64),
+        cells=None,
+        tempering=Tempering.calibrated(0.85),
     )
+    found = measure(known, made_up)
     means = {name: value["mean"] for name, value in found["means"].items()}
     assert means == pytest.approx({"kinetic temperature": 1, "configurational temperature": 3, "U": 2, "x²": 1})
-    assert found["means"]["x²"]["expected"] == DoubleWell(1).mean_square()
+    assert found["means"]["x²"]["expected"] == targets.DoubleWell(1).mean_square()
     assert found["cold_share"] == pytest.approx(cold.mean())
     assert found["total_variation"] == pytest.approx(0.0, abs=1e-12)
     assert found["half_trips"] == 2 * steps // 150
@@ -150,7 +127,7 @@ def test_measures_what_is_cold():
 
 def test_the_twin_differs_in_its_force_alone():
     config = {"depth": 0.85, "warm_up": 400, "steps": 1000}
-    known = targets_tempered.build("double-well", 1)
+    known = targets.build("double-well", 1)
     right, twin = (build_tempering({**config, "tempering": name}, known) for name in ("calibrated", "half-the-force"))
     assert isinstance(twin, HalfTheForce)
     assert twin._derivative(1.0) == 0.5 * right._derivative(1.0) != 0.0
@@ -159,19 +136,11 @@ def test_the_twin_differs_in_its_force_alone():
         build_tempering({**config, "tempering": "wrong"}, known)
 
 
-def test_a_chain_that_diverges_says_so(monkeypatch):
-    known = targets_tempered.build("double-well", 1)
-    monkeypatch.setattr(tempered_chain, "build", lambda name, dimensions: known)
-    monkeypatch.setattr(tempered_chain, "explore", lambda *_: (_ for _ in ()).throw(FloatingPointError("too far")))
-    config = {"target": "double-well", "dimensions": 1, "tempering": "constant", "steps": 100}
-    assert tempered_chain.chain(config, lambda step: None) == {"diverged": True, "reason": "too far"}
-
-
 def test_a_chain_that_falls_down_the_funnel_has_diverged(monkeypatch):
-    known = replace(targets_tempered.build("funnel", 0), start=np.array([-800.0, 0.0, 0.0]))  # e^800 overflows
-    monkeypatch.setattr(tempered_chain, "build", lambda name, dimensions: known)
+    known = replace(targets.build("funnel"), start=np.array([-800.0, 0.0, 0.0]))  # e^800 overflows
+    monkeypatch.setattr(runs_of_temperings, "build", lambda name, dimensions: known)
     config = {"target": "funnel", "tempering": "constant", "steps": 100, "integrator": "baoab", "seed": 0}
-    found = tempered_chain.chain(config, lambda step: None)
+    found = chain(config, lambda step: None)
     assert found["diverged"] is True
     assert found["reason"]
 

@@ -13,8 +13,8 @@ import ctld
 from ctld_lab import jobs, train, workloads
 from ctld_lab.checkpoints import load_checkpoint, save_checkpoint
 from ctld_lab.control import Control
+from ctld_lab.methods import evaluation_steps
 from ctld_lab.records import RecordError, RunDirectory
-from ctld_lab.train import evaluation_steps
 from ctld_lab.workloads.sda import SdA
 
 BASE = {

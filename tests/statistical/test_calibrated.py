@@ -13,7 +13,7 @@ from ctld import CTLD, Tempering, diagnostics
 from ctld.noise import ALPHA, INITIAL_MOMENTA, numbers, parameter_stream, scalar_normal
 from ctld.tempering import Exploration
 from ctld.tempering.means import WarmUp, _correlation_time
-from ctld_lab.workloads.double_well import DoubleWell
+from ctld_lab.sampling.targets import DoubleWell
 from targets import Classification, equal, saved, train
 
 LR, MOMENTUM = 4e-4, 0.98  # η = 0.02 and γ = 1, as in section 6 of the spec
@@ -79,7 +79,7 @@ def explore_many(dimensions, steps, *, integrator="baoab", kind=Calibrated, nois
     theta, (r, _) = np.zeros((chains, dimensions)), draw(-1)
     theta[:, 0] = 1.0
     for step in range(steps):
-        potential, slope = well.of_many(theta)
+        potential, slope = well(theta)
         epsilon, normal = draw(step)
         rows[0, :, step], rows[2, :, step] = [tempering.alpha for tempering in temperings], theta[:, 0]
         seen = potential + noise * generator.standard_normal(chains) if noise else potential

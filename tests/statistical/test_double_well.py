@@ -9,7 +9,7 @@ from torch import nn
 
 from ctld import CTLD, Tempering, diagnostics
 from ctld_lab.sampling.double_well import KINETIC_TARGET, measure
-from ctld_lab.workloads.double_well import DoubleWell
+from ctld_lab.sampling.targets import DoubleWell
 
 # Section 6 of the spec, first item: kinetic temperature, ⟨x²⟩, TV of α and share of time at g = 1, at 4e5 steps; one run
 # scatters by 0.02 to 0.05 in the first, and a second implementation differed by up to 0.08.

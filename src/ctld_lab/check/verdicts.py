@@ -45,7 +45,9 @@ class Row:
 def judge(run: Run, *, tolerance: float = TOLERANCE) -> list[Row]:
     """All rows of a run."""
     expected = {KINETIC: (1.0, 1.0), CONFIGURATIONAL: (1.0, 1.0)}
-    expected |= {quantity.name: (quantity.expected, quantity.scale) for quantity in run.target.quantities}
+    expected |= {
+        quantity.name: (quantity.expected, quantity.scale) for quantity in run.target.quantities if quantity.checked
+    }
     trips = None
     if run.settings.tempering in ("paper", "calibrated") and run.edge is not None and run.alpha.size:
         trips = diagnostics.half_trips(run.alpha, plateau=run.plateau, edge=run.edge).count

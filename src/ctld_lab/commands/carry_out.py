@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.lock import check_writable, locked
-from ctld_lab.commands.request import Order, build, find_study, unknown
+from ctld_lab.commands.options import plain_table, say, unknown
+from ctld_lab.commands.request import Order, build, find_study
 from ctld_lab.control import Control
 from ctld_lab.executors import ENGINES, cores, run_all, torchrun
 from ctld_lab.executors.progress import Display, first_line
+from ctld_lab.jobs import MOST_THREADS
 from ctld_lab.records import RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
 
@@ -37,8 +39,8 @@ class Machinery:
         if self.engine not in (None, *ENGINES):
             raise Refusal(unknown("engine", str(self.engine), ENGINES))
         for option, value in (("--workers", self.workers), ("--threads", self.threads), ("--ranks", self.ranks)):
-            if value is not None and value < 1:
-                raise Refusal(f"{option} {value}: at least 1 is needed")
+            if value is not None and not 1 <= value <= MOST_THREADS:
+                raise Refusal(f"{option} {value}: at least 1 and at most {MOST_THREADS} are needed")
         if self.ray_address is not None and self.engine != "ray":
             raise Refusal("--ray-address is for --engine ray")
         if self.engine == "local" and self.workers not in (None, 1):
@@ -105,7 +107,7 @@ def run_study(
     try:
         with locked(directory):
             place.prepare(studies.describe(study, request, order.command()))
-            console.print(introduce(study, request, directory), markup=False, highlight=False, soft_wrap=True)
+            say(console, introduce(study, request, directory))
             states, before = follow_plan(study, request, place, machinery, console)
             code = conclude(states, before, console, again=again)
             if code != INTERRUPTED:
@@ -161,17 +163,17 @@ def conclude(
         failure = run.failure()
         said = _unrecorded(run) if failure is None else first_line(failure.get("error"))
         console.print("[red]failed[/]  ", end="")
-        console.print(f"{run.name}: {said}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{run.name}: {said}")
         if failure is not None:
             path = run.path / "failure.json"
-            console.print(f"        traceback: {path}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"        traceback: {path}")
     for run in (RunDirectory(path) for path in states if path not in before):
         for note in run.notes():
-            console.print(f"note    {run.name}: {note}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"note    {run.name}: {note}")
     unfinished = interrupted or any(state in ("interrupted", "waiting") for state in states.values())
     if failed or unfinished:
         word = "interrupted" if unfinished else "failed runs try again"
-        console.print(f"{word}; go on with: {again}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{word}; go on with: {again}")
     return INTERRUPTED if unfinished else 1 if failed else 0
 
 
@@ -192,9 +194,6 @@ def _count(states: dict[Path, str], before: set[Path]) -> Table:
         counts.setdefault((str(config.get("role", "")), label), Counter())[
             state if path not in before else "before"
         ] += 1
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("runs", ""):
-        table.add_column(heading, no_wrap=True)
     columns = {
         "done": "done",
         "before": "done before",
@@ -203,8 +202,8 @@ def _count(states: dict[Path, str], before: set[Path]) -> Table:
         "waiting": "waiting",
     }
     shown = [key for key in columns if key in ("done", "before") or any(count[key] for count in counts.values())]
-    for key in shown:
-        table.add_column(columns[key], justify="right", style="red" if key == "failed" else None)
+    table = plain_table("runs", "", *(columns[key] for key in shown), numeric=[columns[key] for key in shown])
     for (role, label), count in counts.items():
-        table.add_row(role, label, *(str(count[key]) if count[key] else "–" for key in shown))
+        numbers = (Text(str(count[key]), "red" if key == "failed" else "") if count[key] else "–" for key in shown)
+        table.add_row(role, label, *numbers)
     return table

@@ -1,28 +1,84 @@
-"""`ctld flatness`: find the runs, measure each that was not, show the table."""
+"""`ctld flatness`: how it is called; find the runs, measure each that was not, show the table. No torch until then."""
 
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
-import torch
+import typer
 from rich import progress
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.overview import plain_table
+from ctld_lab.commands.options import DataDir, examples, plain_table, say
 from ctld_lab.commands.request import use_data_dir
 from ctld_lab.executors import cores
 from ctld_lab.executors.progress import Left, duration, first_line
 from ctld_lab.files import write_json
-from ctld_lab.flatness import Unmeasured, measure, measured
 from ctld_lab.flatness_settings import Settings
 from ctld_lab.records import RecordError, RunDirectory, find_studies
 from ctld_lab.report.flatness_records import EIGENVALUE, SHARPNESS, TRACE, Flatness, Group, read_flatness
 from ctld_lab.report.reading import StudyRecord, read_run, read_study
+
+flatness_app = typer.Typer()
+DEFAULT = Settings()
+SETTINGS = "What is measured"
+
+
+@flatness_app.command(
+    epilog=examples(
+        "ctld flatness runs/charrnn-laptop",
+        "ctld flatness runs/sda-laptop/runs/ctld-tuned-seed0 runs/sda-laptop/runs/sgd-tuned-seed0",
+        "ctld flatness runs/sda-laptop --examples 5000 --iterations 60 --again",
+    ),
+    help="Measure how flat the minima are that runs ended in: the paper's hypothesis.\n\n"
+    "Of the final parameters, on fixed training data in eval mode: largest eigenvalues and trace of the Hessian, Keskar's "
+    "sharpness, the rise of the loss under random perturbations. Written to flatness.json beside each run, for the report. "
+    "Runs that were measured with the same settings are not measured again. Exit code 1 if some could not be.",
+)
+def flatness(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, of studies, or of several studies.")
+    ],
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "--examples",
+            metavar="N",
+            help="Training data: images, or characters of text.",
+            show_default="1000 images, 4000 characters",
+            rich_help_panel=SETTINGS,
+        ),
+    ] = None,
+    iterations: Annotated[
+        int, typer.Option(metavar="N", help="Of Lanczos, for the eigenvalues.", rich_help_panel=SETTINGS)
+    ] = DEFAULT.iterations,
+    probes: Annotated[
+        int, typer.Option(metavar="N", help="Random vectors for the trace.", rich_help_panel=SETTINGS)
+    ] = DEFAULT.probes,
+    radius: Annotated[
+        float, typer.Option(metavar="X", help="Of sharpness: |δ| ≤ radius·(|θ| + 1).", rich_help_panel=SETTINGS)
+    ] = DEFAULT.radius,
+    sizes: Annotated[
+        str,
+        typer.Option(metavar="X,Y,...", help="Of perturbations, relative to the parameters.", rich_help_panel=SETTINGS),
+    ] = ",".join(f"{size:g}" for size in DEFAULT.sizes),
+    again: Annotated[bool, typer.Option("--again", metavar="", help="Measure what was measured, too.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write all numbers here too.", show_default=False)
+    ] = None,
+    data_dir: DataDir = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads of this process.", show_default="one per core")
+    ] = None,
+) -> None:
+    settings = Settings(examples=number, iterations=iterations, probes=probes, radius=radius, sizes=parse_sizes(sizes))
+    code = measure_all(paths, settings, Console(), again=again, output=output, data_dir=data_dir, threads=threads)
+    raise typer.Exit(code)
 
 
 @dataclass
@@ -47,6 +103,8 @@ def measure_all(
     threads: int | None = None,
 ) -> int:
     """The exit code."""
+    import torch
+
     _refuse(settings, output=output, threads=threads)
     use_data_dir(data_dir)
     found = find_runs(paths)
@@ -58,14 +116,14 @@ def measure_all(
     for part in parts:
         _show(part, console, several=len(parts) > 1)
     for line in _told(outcome):
-        _say(console, line)
+        say(console, line)
     counts = [
         (len(outcome.measured), "measured"),
         (len(outcome.before), "measured before"),
         (len(outcome.failed), "failed"),
     ]
     summary = ", ".join(f"{count} {word}" for count, word in counts if count) or "nothing measured"
-    _say(console, f"{summary}; {duration(time.perf_counter() - began)}")
+    say(console, f"{summary}; {duration(time.perf_counter() - began)}")
     if output is not None:
         write_json(output, {"settings": settings.stored(), "runs": {str(run.path): run.flatness() for run in done}})
     return 1 if outcome.failed or not done else 0
@@ -123,6 +181,8 @@ def find_runs(paths: Iterable[Path]) -> list[tuple[RunDirectory, bool]]:
 def _measure(
     found: Sequence[tuple[RunDirectory, bool]], settings: Settings, console: Console, *, again: bool
 ) -> Outcome:
+    from ctld_lab.flatness import Unmeasured, measure, measured
+
     outcome = Outcome()
     columns = (
         progress.TextColumn("{task.description}"),
@@ -149,7 +209,7 @@ def _measure(
             else:
                 outcome.measured.append(run)
                 if not console.is_terminal:
-                    _say(console, f"done    {run.name}: {duration(record['seconds'])}")
+                    say(console, f"done    {run.name}: {duration(record['seconds'])}")
     return outcome
 
 
@@ -194,16 +254,16 @@ def _show(part: Flatness, console: Console, *, several: bool) -> None:
         table.add_row(Text(group.title), Text(group.variant), *cells, str(len(group.runs)))
     table.caption = "mean ± 95 % over n seeds, in percent of it; lower is flatter"
     if several:
-        _say(console, str(part.study.directory.path))
+        say(console, str(part.study.directory.path))
     console.print(table)
     for words in dict.fromkeys(record.what for record in part.measured):
-        _say(console, f"loss: {words}")
+        say(console, f"loss: {words}")
     loose = [record.run.name for record in part.measured if not record.converged]
     if loose:
         others = f" and {len(loose) - 1} more" if len(loose) > 1 else ""
-        _say(console, f"note    {loose[0]}{others}: eigenvalue not found to 1 %; give more --iterations")
+        say(console, f"note    {loose[0]}{others}: eigenvalue not found to 1 %; give more --iterations")
     for name, problem in part.problems:
-        _say(console, f"broken  {name}: {problem}")
+        say(console, f"broken  {name}: {problem}")
 
 
 def _cell(group: Group, name: str) -> str:
@@ -213,7 +273,3 @@ def _cell(group: Group, name: str) -> str:
     if half is None or not found.mean:
         return mean
     return f"{mean} ±{min(100.0 * half / abs(found.mean), 999.0):.0f}%"
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

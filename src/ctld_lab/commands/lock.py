@@ -1,12 +1,11 @@
-"""One command at a time in a study's directory. The kernel lets the lock go when the process dies, however it dies."""
+"""One command at a time in a study's directory; and directories that are not a study's are left as they are."""
 
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from ctld_lab.commands import Refusal
 from ctld_lab.records import RecordError
@@ -16,56 +15,43 @@ NAME = ".lock"
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Make the directory if need be, and have it alone."""
+    """Make the directory if need be, and have it alone; the kernel lets it go when the process dies, however it dies."""
+    lock = FileLock(directory / NAME)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Not through a link: it is emptied, and a stranger's directory must not have us empty another file.
-        file = os.fdopen(os.open(directory / NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
-    except OSError as error:
+        lock.acquire(timeout=0.25)  # `holder` may look at it just now
+    except Timeout:
+        raise RecordError(
+            f"another command, process {holder(directory) or 'unknown'}, is at work in {directory}; "
+            "wait for it, stop it, or give another --dir"
+        ) from None
+    except OSError as error:  # also a link in its place: a stranger's directory must not have us write elsewhere
         raise Refusal(f"{directory} cannot be written ({error.strerror}); give another --dir") from None
-    with file:
-        if not _taken(file):
-            raise RecordError(
-                f"another command, process {holder(directory) or 'unknown'}, is at work in {directory}; "
-                "wait for it, stop it, or give another --dir"
-            )
+    try:
         with suppress(OSError):  # for eyes only; a full disk is told by who needs it
-            os.truncate(file.fileno(), 0)
-            os.write(file.fileno(), f"{os.getpid()}\n".encode())
+            (directory / NAME).write_text(f"{os.getpid()}\n")
         yield
-
-
-def _taken(file: IO[str]) -> bool:
-    for _ in range(5):  # `holder` may look at it just now
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.05)
-        except OSError:  # a file system without locks
-            return True
-        else:
-            return True
-    return False
+    finally:
+        lock.release()
 
 
 def holder(directory: Path) -> int | None:
     """The process that has the directory now; None if nobody has, 0 if it does not say who it is."""
-    if not (directory / NAME).is_file():  # a pipe would never answer
+    path = directory / NAME
+    if not path.is_file():  # a pipe would never answer
         return None
     try:
-        with (directory / NAME).open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                said = file.read().strip()
-                return int(said) if said.isdecimal() else 0
+        with FileLock(path, timeout=0):
+            return None
+    except Timeout:
+        said = path.read_text()[:20].strip()
+        return int(said) if said.isdecimal() else 0
     except OSError:
-        pass
-    return None
+        return None
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse a directory that could not be made or written, before anything is done."""
+    """Refuse a directory that could not be made or written, or that holds something else, before anything is done."""
     existing = directory
     while not existing.exists() and existing != existing.parent:
         existing = existing.parent
@@ -73,3 +59,11 @@ def check_writable(directory: Path) -> None:
         raise Refusal(f"{existing} is not a directory; give another --dir")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise Refusal(f"{existing} cannot be written; give another --dir")
+    if existing != directory or (directory / "study.json").exists():
+        return
+    # What a command leaves that is stopped at once, and what people keep beside, is no reason.
+    foreign = sorted(entry.name for entry in directory.iterdir() if not entry.name.startswith("."))
+    if foreign:
+        raise Refusal(
+            f"{directory} holds {foreign[0]!r} and is no study's (no study.json); give another --dir, or an empty one"
+        )

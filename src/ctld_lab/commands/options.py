@@ -1,11 +1,18 @@
-"""Options that several commands of `ctld` share."""
+"""What several commands of `ctld` share: options, sentences and tables."""
 
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ctld_lab.executors import ENGINES
+from ctld_lab.files import printable
 
 PANEL = "How it executes"
 
@@ -68,3 +75,38 @@ StudyPath = Annotated[Path, typer.Argument(metavar="DIR", help="A directory that
 def examples(*lines: str) -> str:
     """For the end of a help: one a line, none wrapped into another."""
     return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """A sentence with the near ones and all of them."""
+    names: Sequence[str] = list(known)
+    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? Known" if near else "known"
+    return f"there is no {what} {name!r}; {hint}: {', '.join(names)}"
+
+
+def say(console: Console, line: object) -> None:
+    """A line as it is: nothing in it is markup, and what a terminal would obey is shown instead."""
+    console.print(Text(printable(str(line))), soft_wrap=True)
+
+
+class PlainTable(Table):
+    """A table whose cells are shown as they are; see `printable`."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(
+            *(Text(printable(cell)) if isinstance(cell, str) else _checked(cell) for cell in cells), **options
+        )
+
+
+def _checked(cell: Any) -> Any:
+    if isinstance(cell, Text):
+        cell.plain = printable(cell.plain)
+    return cell
+
+
+def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
+    table = PlainTable(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
+    return table

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.lock import holder
+from ctld_lab.commands.options import plain_table, say
 from ctld_lab.executors.progress import total_steps
 from ctld_lab.records import RecordError, StudyDirectory, find_studies
 
@@ -23,13 +23,6 @@ def study_in(path: Path) -> StudyDirectory:
     below = ", ".join(str(study.path) for study in find_studies(path))
     hint = f"; below it: {below}" if below else '; "ctld run" makes one, "ctld list" finds them'
     raise Refusal(f"{path} holds no study (no study.json){hint}")
-
-
-def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
-    return table
 
 
 # ---- ctld list ----
@@ -44,7 +37,7 @@ def list_all(root: Path, console: Console) -> None:
     console.print(known)
     found = find_studies(root)
     if not found:
-        console.print(f"no study in {root} yet: ctld run NAME", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"no study in {root} yet: ctld run NAME")
         return
     table = plain_table("directory", "study", "runs done", "failed", "state", numeric=("runs done", "failed"))
     for study in found:
@@ -92,13 +85,13 @@ def write_report(path: Path, console: Console, output: Path | None = None) -> No
     written = report.build(path, output)
     for study in studies:
         if len(studies) > 1:
-            console.print(f"{study.path}", markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{study.path}")
         try:
             results = _results(study.path)
         except report.BROKEN as error:
             results = Text(f"a record is broken: {report.told(error)}", style="red")
         console.print(results, soft_wrap=isinstance(results, Text))
-    console.print(f"report: {written}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"report: {written}")
 
 
 def shown(metrics: Iterable[str]) -> list[str]:
@@ -117,10 +110,10 @@ def _results(path: Path) -> Table | Text:
     if not rows:
         return Text("its tables are in the report")
     metrics = shown(metric for row in rows for metric in row.metrics)
-    table = plain_table("method", "variant", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
+    table = plain_table("method", *map(_heading, metrics), "runs", numeric=[*map(_heading, metrics)])
     for row in rows:
         cells = [f"{show_estimate(row.estimate(metric))} {_mark(row.marks.get(metric))}" for metric in metrics]
-        table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), *cells, row.state)
+        table.add_row(_label(row.title, row.variant, row.point), *cells, row.state)
     if any(row.marks.get(metric) in _MARKS for row in rows for metric in metrics):
         table.caption = "* best, = no different from it, ? seeds differ too much to tell; ± 95 %"
     return table
@@ -138,8 +131,9 @@ def _heading(metric: str) -> str:
     return metric.replace("_", " ") if len(metric) <= 12 else metric.replace("_", " ").replace(" ", "\n")
 
 
-def _variant(variant: str, point: dict[str, Any]) -> str:
-    return " ".join(filter(None, (variant, ", ".join(f"{key} = {value}" for key, value in point.items()))))
+def _label(title: str, variant: str, point: dict[str, Any]) -> str:
+    """In one column: what does not vary must not take the width of what does."""
+    return ", ".join(filter(None, (title, variant, *(f"{key} = {value}" for key, value in point.items()))))
 
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
@@ -157,28 +151,30 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
     if not comparisons:
         raise RecordError(f"{' and '.join(map(str, paths))} have no finished method in common")
     metrics = shown(row.metric for row in comparisons)
-    headings = [f"({index}) {path.name}" for index, path in enumerate(paths, start=1)]
-    table = plain_table("method", "variant", "metric", *headings, numeric=headings)
+    headings = [f"({index})" for index in range(1, len(paths) + 1)]
+    table = plain_table("method", "metric", *headings, numeric=headings)
     for row in comparisons:
         if row.metric in metrics:
             cells = [show_estimate(estimate) for estimate in row.estimates]
             for index, verdict in enumerate(() if differing else row.verdicts, start=1):
                 cells[index] += f" {verdict}" if verdict != "unknown" else " ?"
-            table.add_row(Text(row.title), Text(_variant(row.variant, row.point)), row.metric, *cells)
+            table.add_row(_label(row.title, row.variant, row.point), row.metric, *cells)
     if not differing:
         table.caption = (
             "lower, higher, tie: against (1) over the seeds that both have, at 95 %; unclear: a tie with an interval wider "
             "than half of (1); ?: fewer than two such seeds"
         )
     console.print(table)
+    for heading, path in zip(headings, paths, strict=True):
+        say(console, f"{heading} {path}")
     if differing:
         told = "\n".join(f"  {key}: {words}" for key, words in differing.items())
         sentence = f"These are not the same experiment, so nothing is said of lower or higher. They differ in\n{told}"
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        say(console, sentence)
 
 
 def write_tensorboard(study: StudyDirectory, console: Console) -> None:
     from ctld_lab.tensorboard import export
 
     written = export(study)
-    console.print(f"to see the curves: tensorboard --logdir {written}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"to see the curves: tensorboard --logdir {written}")

@@ -1,14 +1,13 @@
 """From what was typed to a `Request`. Whatever is wrong with it is refused here, before any work."""
 
-import difflib
 import os
 import shlex
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from ctld_lab.commands import Refusal
+from ctld_lab.commands.options import unknown
 from ctld_lab.studies.study import Request, Study
 
 MOST_SEEDS = 1000
@@ -29,7 +28,8 @@ class Order:
 
     def command(self) -> str:
         """What to type for the same study, in any directory; kept in study.json."""
-        words = ["ctld", "run", self.study, "--scale", self.scale]
+        study = str(Path(self.study).absolute()) if is_file(self.study) else self.study
+        words = ["ctld", "run", study, "--scale", self.scale]
         for option, name in _OPTIONS.items():
             value = getattr(self, name)
             if value is not None:
@@ -51,12 +51,30 @@ class Order:
         return replace(self, data_dir=folder)
 
 
+def is_file(study: str) -> bool:
+    """Whether a study of the user's own is meant, rather than one by its name."""
+    return study.endswith(".py")
+
+
 def find_study(name: str) -> Study:
     from ctld_lab import studies
 
-    if name not in studies.names():
-        raise Refusal(unknown("study", name, studies.names()))
-    return studies.get(name)
+    if not is_file(name):
+        if name not in studies.names():
+            raise Refusal(unknown("study", name, studies.names()) + "; or a file of your own, FILE.py")
+        return studies.get(name)
+    if not Path(name).is_file():
+        raise Refusal(f"there is no file {name}; a study of your own is a Python file with STUDY = Study(...)")
+    try:
+        return studies.load(Path(name))
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+
+
+def default_scale(study: str) -> str:
+    """laptop; of a study of the user's own that has no such scale, its first."""
+    scales = list(find_study(study).scales) if is_file(study) else []
+    return "laptop" if not scales or "laptop" in scales else scales[0]
 
 
 def build(order: Order, study: Study) -> Request:
@@ -137,7 +155,11 @@ def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]
             f"the data set {name} is {data.DATASETS[name].kind}, and the study {study.name} takes {study.takes}; "
             f"give one of {', '.join(fitting)}"
         )
-    _see(name)
+    try:
+        _see(name)
+    except data.DataError as missing:
+        instead = next(row for row in fitting if data.DATASETS[row].embedded)
+        raise data.DataError(f"{missing}\nOr, with what comes installed: --data {instead}") from None
     return {"name": name, "sha256": data.identify(name)}
 
 
@@ -156,11 +178,3 @@ def use_data_dir(folder: Path | None) -> None:
         if not folder.is_dir():
             raise Refusal(f"--data-dir {folder} is not a directory; make it, or give another")
         os.environ["CTLD_DATA"] = str(folder.absolute())
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """A sentence with the near ones and all of them."""
-    names: Sequence[str] = list(known)
-    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? Known" if near else "known"
-    return f"there is no {what} {name!r}; {hint}: {', '.join(names)}"

@@ -7,7 +7,8 @@ from rich.console import Console
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.carry_out import Machinery, conclude, run_study
 from ctld_lab.commands.lock import locked
-from ctld_lab.commands.request import Order, use_data_dir
+from ctld_lab.commands.options import say
+from ctld_lab.commands.request import Order, is_file, use_data_dir
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 
 
@@ -33,6 +34,11 @@ def _study(path: Path, machinery: Machinery, console: Console, *, data_dir: Path
         ) from None
     if not orders:
         raise RecordError(f"{path / 'study.json'} does not say which commands made it; give the command itself")
+    for order in orders:
+        if is_file(order.study):  # a record must not have us execute a file that it names
+            raise Refusal(
+                f"{path} was made by a study of one's own; give its command itself: {order.command()} --dir {path}"
+            )
     code = 0
     for index, order in enumerate(orders, start=1):
         order = order if data_dir is None else order.in_data_dir(data_dir)
@@ -45,7 +51,7 @@ def _study(path: Path, machinery: Machinery, console: Console, *, data_dir: Path
 
 def _run(run: RunDirectory, machinery: Machinery, console: Console, *, again: str) -> int:
     if run.result() is not None:
-        console.print(f"{run.path} is done", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{run.path} is done")
         return 0
     run.config()
     study = run.path.absolute().parent.parent

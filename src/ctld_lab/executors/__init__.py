@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ctld_lab import jobs
 from ctld_lab.control import Control
 
 ENGINES = ("local", "pool", "ray")
@@ -47,16 +48,14 @@ def run_all(
     changed = on_change or _nothing
     with listening(control):
         if engine == "local":
-            from ctld_lab.executors import local
-
-            return local.run(paths, threads=threads, control=control, on_change=changed)
+            return _run_here(paths, threads=threads, control=control, on_change=changed)
         if engine == "pool":
             from ctld_lab.executors import pool, team
 
-            def hire() -> pool.Hand:
+            def start() -> pool.AnyWorker:
                 return pool.Worker(pool.work, threads) if ranks == 1 else team.Team(threads, ranks)
 
-            return pool.run(paths, workers=workers, hire=hire, control=control, on_change=changed)
+            return pool.run(paths, workers=workers, start=start, control=control, on_change=changed)
         from ctld_lab.executors import on_ray
 
         return on_ray.run(
@@ -77,6 +76,19 @@ def listening(control: Control) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _run_here(
+    paths: Sequence[Path], *, threads: int, control: Control, on_change: Callable[[], None]
+) -> dict[Path, str]:
+    """In this process, one run after the other."""
+    states = dict.fromkeys(paths, "waiting")
+    for path in paths:
+        if control.stopping:
+            break
+        states[path] = jobs.execute(path, threads=threads, control=control)
+        on_change()
+    return states
 
 
 def _nothing() -> None:

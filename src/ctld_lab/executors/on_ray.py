@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone
 from ctld_lab.records import RunDirectory
 
 
@@ -64,7 +63,7 @@ def _start(cpus: int, address: str | None) -> Any:
         raise EngineError(
             f'the engine "ray" needs {missing.name}, which is not installed: pip install "ctld[distributed]"'
         ) from None
-    variables = {name: os.environ[name] for name in ("CTLD_DATA",) if name in os.environ}
+    variables = {name: os.environ[name] for name in ("CTLD_DATA", jobs.OWN) if name in os.environ}
     options: dict[str, Any] = {
         "runtime_env": {"env_vars": variables},
         "log_to_driver": False,
@@ -123,6 +122,6 @@ def _execute(path: str, threads: int, stop: str) -> str:
     control.stopping = Path(stop).exists()
     threading.Thread(target=watch, daemon=True).start()
     try:
-        return alone.execute(Path(path), threads=threads, control=control)
+        return jobs.execute(Path(path), threads=threads, control=control)
     finally:
         over.set()

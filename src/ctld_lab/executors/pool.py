@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
+from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone
 from ctld_lab.jobs import failure
 from ctld_lab.records import RunDirectory
 
@@ -33,7 +33,7 @@ AGAIN = "can be resumed from its last checkpoint"
 # ---- the parent ----
 
 
-class Hand(Protocol):
+class AnyWorker(Protocol):
     """What executes one run at a time: a worker, or a team of ranks."""
 
     path: Path | None
@@ -52,7 +52,7 @@ class Hand(Protocol):
         """The state in which the run is left, once it has ended."""
         ...
 
-    def dismiss(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Worker:
@@ -88,7 +88,7 @@ class Worker:
             return None
         state = self.answer()
         self.usable = state in ("done", "failed")
-        return state or self._buried(control)
+        return state or self._died(control)
 
     def answer(self) -> Any:
         """What it says of the run that it had; None if it died."""
@@ -97,7 +97,7 @@ class Worker:
         except (EOFError, OSError):
             return None
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Idle ones leave when the pipe ends."""
         self.pipe.close()
         self.process.join(timeout=10.0)
@@ -106,44 +106,44 @@ class Worker:
         with suppress(OSError):  # dead; its sentinel says so
             self.pipe.send(order)
 
-    def _buried(self, control: Control) -> str:
+    def _died(self, control: Control) -> str:
         """The state of the run, now that the process is dead."""
         assert self.path is not None
         self.process.join(timeout=10.0)
-        return bury(RunDirectory(self.path), failure(self.obituary("the process")), control)
+        return state_of_ended(RunDirectory(self.path), failure(self.reason("the process")), control)
 
-    def obituary(self, who: str) -> str:
-        return _obituary(self.process.exitcode, who)
+    def reason(self, who: str) -> str:
+        return exit_reason(self.process.exitcode, who)
 
 
 def run(
     paths: Sequence[Path],
     *,
     workers: int,
-    hire: Callable[[], Hand],
+    start: Callable[[], AnyWorker],
     control: Control,
     on_change: Callable[[], None],
 ) -> dict[Path, str]:
-    """The state of each; see `run_all`. Up to `workers` hands are hired as they are needed."""
+    """The state of each; see `run_all`. Up to `workers` of them are started as they are needed."""
     states = dict.fromkeys(paths, "waiting")
     waiting = deque(paths)
-    crew: list[Hand] = []
+    started: list[AnyWorker] = []
     told_to_stop = False
     try:
         while True:
             if control.stopping and not told_to_stop:  # Ctrl-C reached them too, `kill` did not
                 told_to_stop = True
-                for worker in crew:
+                for worker in started:
                     worker.stop()
             while waiting and not control.stopping:
-                idle = next((worker for worker in crew if worker.path is None), None)
+                idle = next((worker for worker in started if worker.path is None), None)
                 if idle is None:
-                    if len(crew) >= workers:
+                    if len(started) >= workers:
                         break
-                    idle = hire()
-                    crew.append(idle)
+                    idle = start()
+                    started.append(idle)
                 idle.give(waiting.popleft())
-            busy = [worker for worker in crew if worker.path is not None]
+            busy = [worker for worker in started if worker.path is not None]
             if not busy:
                 return states
             connection.wait([source for worker in busy for source in worker.sources()], timeout=0.2)
@@ -154,15 +154,15 @@ def run(
                 states[worker.path] = state
                 worker.path = None
                 if not worker.usable:
-                    crew.remove(worker)
-                    worker.dismiss()
+                    started.remove(worker)
+                    worker.close()
                 on_change()
     finally:
-        for worker in crew:
-            worker.dismiss()
+        for worker in started:
+            worker.close()
 
 
-def bury(directory: RunDirectory, what: dict[str, Any], control: Control) -> str:
+def state_of_ended(directory: RunDirectory, what: dict[str, Any], control: Control) -> str:
     """The state of a run that came to such an end: failed, unless it was done or was to be stopped anyway."""
     if directory.result() is not None:
         return "done"
@@ -173,7 +173,7 @@ def bury(directory: RunDirectory, what: dict[str, Any], control: Control) -> str
     return "failed"
 
 
-def _obituary(exit_code: int | None, who: str = "the process") -> str:
+def exit_reason(exit_code: int | None, who: str = "the process") -> str:
     if exit_code is None or exit_code >= 0:
         return f"Died: {who} ended with exit code {exit_code}; the run {AGAIN}"
     cause = ", as happens when memory runs out" if -exit_code == signal.SIGKILL else ""
@@ -187,7 +187,7 @@ def work(pipe: Connection, threads: int) -> None:
     """Execute what comes through the pipe, and say how each run ended, until the pipe ends or a signal comes."""
     control = Control()
     for path in orders(pipe, control):
-        state = alone.execute(path, threads=threads, control=control)
+        state = jobs.execute(path, threads=threads, control=control)
         try:
             pipe.send(state)
         except OSError:
@@ -209,11 +209,11 @@ def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: C
     try:
         while (order := pipe.recv()) != STOP:
             orders.put(order)
-        control.stopping = True
+        control.stop()
         orders.put(None)
         pipe.recv()
     except (EOFError, OSError):
-        control.stopping = True
+        control.stop()
         orders.put(None)
         time.sleep(GRACE)
         os._exit(1)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ctld_lab.control import Control
+from ctld_lab.files import printable
 from ctld_lab.records import RecordError, RunDirectory
 
 INTERVAL = 0.5  # seconds
@@ -196,7 +197,7 @@ class Display:
             self._bars.remove_task(self._tasks.pop(name))
 
     def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def _column(**options: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone, pool
+from ctld_lab.executors import pool
 from ctld_lab.executors.pool import Worker
 from ctld_lab.jobs import failure
 from ctld_lab.records import RunDirectory
@@ -38,7 +38,7 @@ class Team:
         self.usable = True
         self._meeting = tempfile.TemporaryDirectory(prefix="ctld-ranks-", ignore_cleanup_errors=True)
         store = str(Path(self._meeting.name) / "store")
-        self.members = [Worker(attend, threads, rank, ranks, store) for rank in range(ranks)]
+        self.members = [Worker(work_as_rank, threads, rank, ranks, store) for rank in range(ranks)]
         self._answers: dict[int, Answer | None] = {}
         self._troubled: float | None = None
 
@@ -71,14 +71,14 @@ class Team:
         self.usable = all(answer is not None and answer[0] == "done" for answer in said)
         return said[0][0]
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Those that still have something to do are not waited for."""
         for member in self.members:
             member.pipe.close()
             if not self.usable:
                 member.process.kill()  # it may be stopped, or wait for one that is
         for member in self.members:
-            member.dismiss()
+            member.close()
         self._meeting.cleanup()
 
     def _failed(self, said: list[Answer | None], control: Control) -> str:
@@ -90,7 +90,7 @@ class Team:
         for rank, member in enumerate(self.members):
             if rank in self._answers and said[rank] is None:
                 member.process.join(timeout=10.0)
-                return pool.bury(directory, failure(member.obituary(names[rank])), control)
+                return pool.state_of_ended(directory, failure(member.reason(names[rank])), control)
         failures = {rank: answer[1] for rank, answer in enumerate(said) if answer is not None and answer[1] is not None}
         own = [rank for rank, each in failures.items() if not each["error"].startswith(LOST)]
         first, *_ = own or failures
@@ -107,7 +107,7 @@ class Team:
 # ---- a rank ----
 
 
-class Member(Control):
+class RankControl(Control):
     """What goes wrong is left to the parent to write, who knows of all ranks."""
 
     failure: dict[str, Any] | None = None
@@ -116,9 +116,9 @@ class Member(Control):
         self.failure = failure
 
 
-def attend(pipe: Connection, threads: int, rank: int, size: int, meeting: str) -> None:
+def work_as_rank(pipe: Connection, threads: int, rank: int, size: int, meeting: str) -> None:
     """As `pool.work`, together with the other ranks."""
-    control = Member()
+    control = RankControl()
     store: Any = None
     presence = _enter(Path(meeting).parent)
     for number, path in enumerate(pool.orders(pipe, control)):
@@ -133,7 +133,7 @@ def attend(pipe: Connection, threads: int, rank: int, size: int, meeting: str) -
         store = store or dist.FileStore(meeting, size)
         control.failure = None
         control.ranks = Ranks(rank, size, dist.PrefixStore(f"run{number}", store))
-        state = jobs.follow(path, control=control) if rank else alone.execute(path, threads=threads, control=control)
+        state = jobs.follow(path, control=control) if rank else jobs.execute(path, threads=threads, control=control)
         try:
             pipe.send((state, control.failure))
         except OSError:

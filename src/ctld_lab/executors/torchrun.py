@@ -16,9 +16,10 @@ from typing import Any
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.executors import alone, cores, listening
+from ctld_lab.executors import cores, listening
 from ctld_lab.records import RunDirectory
 
+SHARED = ("CTLD_DATA", jobs.OWN)  # what rank 0 has made of its command
 FAREWELL = 10.0  # seconds
 LOOK = 0.05  # seconds between two looks for an order
 PLACES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -91,7 +92,7 @@ def carry_out(command: Callable[[], int]) -> int:
     code = 1
     try:
         if link.rank > 0:
-            code = _serve(link)
+            code = _follow(link)
         else:
             try:
                 code = command()
@@ -111,15 +112,17 @@ def run_all(paths: Sequence[Path], *, threads: int | None, control: Control) -> 
         for path in paths:
             if control.stopping:
                 break
-            link.order(path=str(path.absolute()), data=os.environ.get("CTLD_DATA"))
+            link.order(
+                path=str(path.absolute()), environment={name: os.environ[name] for name in SHARED if name in os.environ}
+            )
             control.ranks = link.ranks()
-            states[path] = alone.execute(path, threads=threads, control=control)
+            states[path] = jobs.execute(path, threads=threads, control=control)
             if states[path] == "interrupted":
                 break
     return states
 
 
-class Servant(Control):
+class Follower(Control):
     """Rank 0 writes what went wrong as it sees it; what this rank saw goes to its error output."""
 
     def fail(self, directory: RunDirectory, failure: dict[str, Any]) -> None:
@@ -127,14 +130,13 @@ class Servant(Control):
         print(f"ctld: {ranks}: {directory.path}: {failure['error']}", file=sys.stderr, flush=True)
 
 
-def _serve(link: Link) -> int:
-    control = Servant()
+def _follow(link: Link) -> int:
+    control = Follower()
     control.listen()
     while True:
         order = link.next_order()
         if "leave" in order:
             return int(order["leave"])
-        if order["data"] is not None:
-            os.environ["CTLD_DATA"] = order["data"]
+        os.environ.update(order["environment"])
         control.ranks = link.ranks()
         jobs.follow(Path(order["path"]), control=control)

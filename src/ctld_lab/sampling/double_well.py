@@ -1,7 +1,7 @@
 """Run kind "double_well": does the paper's sampler have the law that Theorem 1 gives it, where that law is known?
 
 One chain of Algorithm 1, line by line (`ctld.optimizers.reference`, to which `CTLD` is tested equal), on the double well of
-`ctld_lab.workloads.double_well`: N = T = 1, η = 0.02, γ = 1 (momentum 0.98), the paper's formulas with mass 1, start at
+`ctld_lab.sampling.targets`: N = T = 1, η = 0.02, γ = 1 (momentum 0.98), the paper's formulas with mass 1, start at
 x = 1, first tenth dropped. At g = 1 rᵀr/d should read 2/(1 + momentum) = 1.01, and ⟨x²⟩ its quadrature value.
 
 A run takes a minute or less and is a function of its seed; one that was killed starts again.
@@ -16,9 +16,9 @@ import numpy as np
 
 from ctld import diagnostics
 from ctld.optimizers.reference import ReferenceCTLD, Vector, simulate
-from ctld_lab.control import Control, Interrupted
+from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
-from ctld_lab.workloads.double_well import DoubleWell
+from ctld_lab.sampling.targets import DoubleWell
 
 STEP_SIZE, MOMENTUM, COLD = 0.02, 0.98, 0.4
 KINETIC_TARGET = 2.0 / (1.0 + MOMENTUM)
@@ -49,17 +49,12 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
     """The fields of `Measurement`, and what the kinetic temperature should be."""
     steps = int(config["steps"])
 
-    def tell(step: int) -> None:
-        if control.stopping:
-            raise Interrupted
-        control.tell(directory, step, steps)
-
     made = measure(
         int(config["dimensions"]),
         steps,
         seed=int(config["seed"]),
         tempered=config["variant"] == "tempered",
-        tell=tell,
+        tell=control.teller(directory, steps),
     )
     return asdict(made) | {"kinetic_target": KINETIC_TARGET}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.workloads.double_well import MINIMUM
+from ctld_lab.sampling.targets import MINIMUM
 
 Array = NDArray[np.float64]
 

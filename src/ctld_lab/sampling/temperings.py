@@ -2,41 +2,143 @@
 
 A run is one of three, by its `variant`:
 
-    chain       one chain of `CTLD`, tempered or not: `tempered_chain`
+    chain       one chain of `CTLD`, tempered or not
     rate        how often the double well is crossed without tempering, by many chains
     reference   the answer for the network, by replica exchange
 
-T = 1 throughout. A run is a function of its seed and takes minutes; one that was killed starts again.
+T = 1 throughout. Averages of a chain are over the steps at g = 1, |α| ≤ 0.4, the first tenth dropped; errors are batch-means
+standard errors. A run is a function of its seed and takes minutes; one that was killed starts again.
 """
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from ctld_lab.control import Control, Interrupted
+import ctld
+from ctld import Tempering, diagnostics
+from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
+from ctld_lab.sampling.chain import CHUNK, Chain, crossings, explore
 from ctld_lab.sampling.many import Array, Chains, coldest
-from ctld_lab.sampling.targets_tempered import Network, build
-from ctld_lab.sampling.tempered_chain import CHUNK, PER, Tell, chain
-from ctld_lab.workloads.double_well import DoubleWell
+from ctld_lab.sampling.targets import DoubleWell, Target, build
+
+Tell = Callable[[int], None]
+
+COLD, EDGE = 0.4, 1.5
+PER = 400_000
+"""Steps to which rates of crossings refer."""
+
+
+class HalfTheForce(ctld.tempering.CalibratedTempering):
+    """Calibrated tempering with half the force on α, wrong on purpose: a comparison that does not see it sees nothing."""
+
+    def _derivative(self, alpha: float) -> float:
+        return 0.5 * super()._derivative(alpha)
 
 
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
     torch.set_num_threads(1)  # a thousand numbers are summed three times slower by two
-    steps = int(config["steps"])
-
-    def tell(step: int) -> None:
-        if control.stopping:
-            raise Interrupted
-        control.tell(directory, step, steps)
-
+    tell = control.teller(directory, int(config["steps"]))
     began = time.perf_counter()
     found = {"chain": chain, "rate": rate, "reference": reference}[config["variant"]](config, tell)
     return found | {"seconds": time.perf_counter() - began}
+
+
+# ---- one chain ----
+
+
+def chain(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
+    """Thermometers, averages, α and crossings of a chain; "diverged" if it did. What the library warned of is kept."""
+    target = build(config["target"], int(config.get("dimensions") or 3))
+    found = explore(
+        target,
+        int(config["steps"]),
+        lr=target.lr,
+        momentum=target.momentum,
+        num_data=1.0,
+        tempering=build_tempering(config, target),
+        integrator=config["integrator"],
+        seed=int(config["seed"]),
+        tell=tell,
+    )
+    if found.diverged is not None:
+        return {"diverged": True, "reason": found.diverged[1]}
+    return measure(target, found) | {"warnings": found.warnings}
+
+
+def build_tempering(config: Mapping[str, Any], target: Target) -> Any:
+    name, steps = config["tempering"], int(config["steps"])
+    if name == "calibrated":
+        return Tempering.calibrated(config["depth"], warm_up=config["warm_up"])
+    if name == "half-the-force":
+        return HalfTheForce(config["depth"], warm_up=config["warm_up"])
+    if name == "paper":
+        return Tempering.paper(math.sqrt(target.lr), steps, mass=1)
+    if name == "driven":
+        return Tempering.driven(config["period"])
+    if name == "constant":
+        return Tempering.constant(1.0)
+    raise ValueError(f"tempering = {name!r} is unknown; give calibrated, half-the-force, paper, driven or constant")
+
+
+def measure(target: Target, chain: Chain) -> dict[str, Any]:
+    """What `explore` found, as numbers. `means` holds every average at g = 1, with its error and what it should be."""
+    steps = chain.alpha.size
+    start = steps // 10
+    alpha = chain.alpha[start:]
+    cold = np.abs(alpha) <= COLD
+    means = {
+        "kinetic temperature": _mean(chain.kinetic[start:], cold, 1.0),
+        "configurational temperature": _mean(chain.virial[start:], cold, 1.0),
+        "U": _mean(chain.potential[start:], cold, target.mean_energy),
+    }
+    for quantity in target.quantities:
+        if not quantity.across:
+            series = chain.quantities[quantity.name][start:]
+            means[quantity.name] = found = _mean(series, cold, quantity.expected)
+            if target.spreads:
+                means[f"var {quantity.name}"] = _mean((series - found["mean"]) ** 2, cold)
+    result: dict[str, Any] = {"steps": steps, "means": means, "cold_share": float(cold.mean())}
+    if chain.tempering.alpha is not None:
+        result["total_variation"] = diagnostics.total_variation(alpha, edge=EDGE, num_bins=15, folded=True)
+        result["share_outside"] = diagnostics.share_outside(alpha, edge=EDGE)
+        result["half_trips"] = diagnostics.half_trips(chain.alpha, plateau=COLD, edge=EDGE).count
+    if hasattr(chain.tempering, "depth"):
+        result["depth"] = chain.tempering.depth
+    if chain.places is not None:
+        result |= crossing_rate(chain.places)
+    if chain.cells is not None and target.weights is not None:
+        cells = chain.cells[start:]
+        result["shares"] = [
+            _mean((cells == mode).astype(np.float64), cold, float(weight)) for mode, weight in enumerate(target.weights)
+        ]
+    return result
+
+
+def _mean(series: Array, selected: NDArray[np.bool_], expected: float = math.nan) -> dict[str, float]:
+    """NaN for an error that so few, or so few separate, steps do not give."""
+    try:
+        estimate = diagnostics.estimate(series, selected=selected)
+        found = {"mean": estimate.mean, "error": estimate.standard_error}
+    except ValueError:
+        found = {"mean": float(series[selected].mean()) if selected.any() else math.nan, "error": math.nan}
+    return found if math.isnan(expected) else found | {"expected": expected}
+
+
+def crossing_rate(places: NDArray[np.int64]) -> dict[str, Any]:
+    """Changes from one mode to another, and their rate per `PER` steps."""
+    events = crossings(places)
+    found = diagnostics.estimate(events)
+    rate = {"mean": PER * found.mean, "error": PER * found.standard_error}
+    return {"crossings": int(events.sum()), "crossing_rate": rate}
+
+
+# ---- many chains ----
 
 
 def rate(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
@@ -46,13 +148,13 @@ def rate(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     that the chains have not been shared out between them by then.
     """
     steps, count = int(config["steps"]), int(config["chains"])
-    known = build("double-well", 1)
+    target = build("double-well", 1)
     chains = Chains(
-        DoubleWell(1).of_many,
+        DoubleWell(1),
         np.ones((count, 1)),
         np.ones(count),
-        lr=known.lr,
-        momentum=known.momentum,
+        lr=target.lr,
+        momentum=target.momentum,
         seed=int(config["seed"]),
     )
     dropped = steps // 10
@@ -72,21 +174,21 @@ def rate(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
         "steps": counted * count,
         "crossings": int(crossings.sum()),
         "crossing_rate": _over_chains(crossings * (PER / counted)),
-        "means": {"x²": _over_chains(squares / counted) | {"expected": known.expected["x²"]}},
+        "means": {"x²": _over_chains(squares / counted) | {"expected": target.quantities[0].expected}},
     }
 
 
 def reference(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     """Averages for the network, each ladder of temperatures an independent chain; a quarter is dropped."""
-    network, known = Network(), build("network", 0)
+    target = build("network")
     steps, ladders, rungs = (int(config[name]) for name in ("steps", "ladders", "rungs"))
     generator = np.random.default_rng([int(config["seed"]), 1])
     chains = Chains(
-        network.of_many,
-        generator.standard_normal((ladders * rungs, network.dimensions)),  # the prior's
+        target.potential,
+        generator.standard_normal((ladders * rungs, target.start.size)),  # the prior's
         np.repeat(np.geomspace(1.0, config["hottest"], rungs), ladders),
-        lr=known.lr,
-        momentum=known.momentum,
+        lr=target.lr,
+        momentum=target.momentum,
         seed=int(config["seed"]),
     )
     every = int(config["every"])
@@ -94,14 +196,15 @@ def reference(config: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     for place, (theta, energy) in enumerate(coldest(chains, ladders=ladders, steps=steps, every=every), start=1):
         tell(place * every)
         if place * every > steps // 4:
-            for name, values in {"U": energy, **network.quantities(theta)}.items():
-                draws.setdefault(name, []).append(values)
+            values = {quantity.name: quantity.of(theta) for quantity in target.quantities}
+            for name, series in {"U": energy, **values}.items():
+                draws.setdefault(name, []).append(series)
     means = {}
     for name, rows in draws.items():
-        series = np.array(rows)
-        means[name] = _over_chains(series.mean(axis=0))
+        all_draws = np.array(rows)
+        means[name] = _over_chains(all_draws.mean(axis=0))
         if name != "U":
-            means[f"var {name}"] = _over_chains(np.square(series - series.mean()).mean(axis=0))
+            means[f"var {name}"] = _over_chains(np.square(all_draws - all_draws.mean()).mean(axis=0))
     return {"steps": steps * ladders * rungs, "means": means}
 
 

@@ -39,13 +39,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.control import Control, Interrupted
+from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
 from ctld_lab.resumable import reopen
 from ctld_lab.sampling.rates import Averages, against_step_size, describe
 from ctld_lab.sampling.replicas import DELTA, Replicas
+from ctld_lab.sampling.targets import MINIMUM, DoubleWell
 from ctld_lab.streams import numpy_generator
-from ctld_lab.workloads.double_well import MINIMUM, DoubleWell
 
 Array = NDArray[np.float64]
 
@@ -65,12 +65,6 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
     lines, appender = reopen(directory)
     try:
         for index in range(len(lines), len(sizes)):
-
-            def tell(step: int, before: int = sum(counts[:index])) -> None:
-                if control.stopping:
-                    raise Interrupted
-                control.tell(directory, before + step, sum(counts))
-
             averages = simulate(
                 DoubleWell(int(config["dimensions"])),
                 step_size=sizes[index],
@@ -79,7 +73,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
                 generator=numpy_generator(seed, "noise", index),
                 tempering=tempering,
                 alpha_eta=max(sizes) if tempering == "fixed" else None,
-                tell=tell,
+                tell=control.teller(directory, sum(counts), sum(counts[:index])),
             )
             lines.append(describe(averages, sizes[index]))
             appender.append(lines[-1])
@@ -142,7 +136,7 @@ def simulate(
     for step in range(1, steps + 1):
         if step % 500 == 1:
             tell(step)
-        U, grad_U = potential.of_many(chains.theta)
+        U, grad_U = potential(chains.theta)
         g = chains.g()
         energy += U
         error += U - expected(g)

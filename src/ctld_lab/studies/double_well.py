@@ -1,6 +1,6 @@
 """Where the answer is known: does the paper's sampler have the law of Theorem 1, and are the rates of Theorem 2 seen?
 
-The double well of `ctld_lab.workloads.double_well`, with exact answers. Two kinds of runs: single chains, tempered and not,
+The double well of `ctld_lab.sampling.targets`, with exact answers. Two kinds of runs: single chains, tempered and not,
 against quadrature (`ctld_lab.sampling.double_well`), and many chains at once for the rates (`ctld_lab.sampling.theorem`).
 """
 

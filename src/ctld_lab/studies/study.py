@@ -59,3 +59,5 @@ class Study:
     """Why a request cannot be carried out with the data that it names, if so; asked before any run."""
     titles: Mapping[str, str] = field(default_factory=dict)
     """Of methods that are more than an optimizer."""
+    workloads: Mapping[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
+    """Of a study of one's own: what `workload` of a run may name besides ours, made from the run's configuration."""

@@ -1,7 +1,7 @@
 """A temperature to be trusted, or not: what each tempering samples at g = 1 where the answer is known.
 
 The double well in 1 to 1,000 dimensions, a funnel, nine modes and a small Bayesian network
-(`ctld_lab.sampling.targets_tempered`), sampled by `CTLD` itself under calibrated tempering, the paper's, a driven one and none.
+(`ctld_lab.sampling.targets`), sampled by `CTLD` itself under calibrated tempering, the paper's, a driven one and none.
 Beside them a twin that is wrong on purpose and has to be found out, the rate of crossings without tempering, and the network's
 answer by another algorithm (`ctld_lab.sampling.temperings`).
 """

@@ -1,5 +1,6 @@
 """Model, data, loss and metric of each experiment; nothing about optimizers. `build` makes the one that a run asks for."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,21 @@ from ctld_lab.streams import numpy_generator
 from ctld_lab.workloads.char_lstm import CharLSTM
 from ctld_lab.workloads.mnist_mlp import MnistMLP
 from ctld_lab.workloads.sda import SdA
-from ctld_lab.workloads.workload import Classifier, Workload
+from ctld_lab.workloads.workload import Classifier, OneModel, Workload, judged, mean_state
 
-__all__ = ["CharLSTM", "Classifier", "MnistMLP", "SdA", "Workload", "build"]
+__all__ = ["CharLSTM", "Classifier", "MnistMLP", "OneModel", "SdA", "Workload", "build", "judged", "mean_state"]
+
+
+OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}
+"""Those of a study of the user's own, by name: `ctld_lab.studies.load`."""
 
 
 def build(config: dict[str, Any]) -> Workload:
     """For a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
     options = dict(config["workload"])
     name = options.pop("name")
+    if name in OWN:
+        return OWN[name](config)
     tuning = config["role"] == "tuning"
     shared: dict[str, Any] = {"seed": int(config["seed"]), "held_out_name": "valid" if tuning else "test"}
     if name == "sda":
@@ -38,17 +45,33 @@ def build(config: dict[str, Any]) -> Workload:
         characters = options.pop("train_characters", None)
         held_out = text.valid if tuning else text.test
         return CharLSTM(text.train[:characters], held_out, alphabet=alphabet, **shared, **options)
-    raise ValueError(f"there is no workload {name!r}; known: sda, mnist_mlp, char_lstm")
+    raise ValueError(
+        f"there is no workload {name!r}; known: {', '.join(('sda', 'mnist_mlp', 'char_lstm', *OWN))}. Runs of a study of your "
+        "own go on by its own command, ctld run FILE.py"
+    )
 
 
 def _mnist_mlp(
-    images: data.Images, *, tuning: bool, seed: int, valid_images: int, train_images: int | None = None, **options: Any
+    images: data.Images,
+    *,
+    tuning: bool,
+    seed: int,
+    valid_images: int = 0,
+    train_images: int | None = None,
+    split_by_seed: bool = False,
+    **options: Any,
 ) -> MnistMLP:
     """The last `valid_images` of the training set are never trained on: final runs have as many data as those of tuning.
 
-    Of the others, `train_images` are drawn, others for each seed; all of them, if left out.
+    Of the others, `train_images` are drawn, others for each seed; all of them, if left out. `split_by_seed` first deals the
+    images out anew among training and test set: then a seed is a replicate of the data too.
     """
-    rest = len(images.train) - valid_images
+    pixels, labels = [images.train, images.test], [images.train_labels, images.test_labels]
+    if split_by_seed:
+        cut = len(images.train)
+        order = numpy_generator(seed, "subset", 1).permutation(cut + len(images.test))
+        pixels, labels = ([array[order[:cut]], array[order[cut:]]] for array in map(np.concatenate, (pixels, labels)))
+    rest = len(pixels[0]) - valid_images
     count = rest if train_images is None else train_images
     if not 0 < count <= rest:
         raise ValueError(
@@ -56,8 +79,8 @@ def _mnist_mlp(
             f"{len(images.train)} to train on"
         )
     rows = numpy_generator(seed, "subset").permutation(rest)[:count]
-    held_out = (images.train[rest:], images.train_labels[rest:]) if tuning else (images.test, images.test_labels)
-    return MnistMLP((images.train[rows], images.train_labels[rows]), held_out, seed=seed, **options)
+    held_out = (pixels[0][rest:], labels[0][rest:]) if tuning else (pixels[1], labels[1])
+    return MnistMLP((pixels[0][rows], labels[0][rows]), held_out, seed=seed, **options)
 
 
 @lru_cache(maxsize=1)

@@ -1,13 +1,16 @@
 """What the training loop asks of a workload. A workload knows nothing of optimizers, methods or files of results."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ctld.ensembles import Metrics
 from ctld_lab.ranks import Ranks
 
 
@@ -29,6 +32,26 @@ def evenly_spaced(size: int, total: int) -> NDArray[np.int64]:
     """`size` of `total` places, or all: drawn by no seed, and of all classes where data are sorted by class."""
     size = min(size, total)
     return np.arange(size) * total // size
+
+
+def averaged(logits: Sequence[Tensor]) -> Tensor:
+    """Logarithms of the models' mean probabilities, in double precision."""
+    each = torch.stack([scores.double().log_softmax(-1) for scores in logits])
+    return each.logsumexp(0) - math.log(len(logits))
+
+
+def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensor by tensor, summed in double precision: what is added has to matter after many."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
+        for name, tensor in states[0].items()
+    }
+
+
+def in_percent(metrics: Metrics) -> dict[str, float]:
+    """As records have it: nll in nats, Brier score from 0 to 2, error and calibration error in percent."""
+    found = metrics.compute()
+    return {"nll": found["nll"], "error": 100.0 * found["error"], "ece": 100.0 * found["ece"], "brier": found["brier"]}
 
 
 class Workload(Protocol):
@@ -75,6 +98,39 @@ class Workload(Protocol):
     def load_state(self, state: dict[str, Any]) -> None: ...
 
 
+class OneModel:
+    """A workload of one stage and one model; left to say are `model`, `num_data`, `batch_size`, `loss` and `evaluate`."""
+
+    stages = 1
+    model: nn.Module
+    num_data: int
+    batch_size: int
+
+    def begin(self, stage: int) -> list[nn.Parameter]:
+        return list(self.model.parameters())
+
+    def divide(self, ranks: Ranks) -> None:
+        raise ValueError(f"{type(self).__name__} does not share its batches among ranks; leave --ranks out")
+
+    def loss(self, step: int) -> Tensor:
+        raise NotImplementedError
+
+    def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        raise NotImplementedError
+
+    def epochs(self, step: int) -> float:
+        return step * self.batch_size / self.num_data
+
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def state(self) -> dict[str, Any]:
+        return dict(self.model.state_dict())
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state)
+
+
 @runtime_checkable
 class Probed(Protocol):
     """A workload whose final models' flatness can be measured."""
@@ -94,3 +150,13 @@ class Classifier(Workload, Protocol):
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """nll, error, ece and brier of the members' mean prediction, by split: of all that is held out, and of nothing else."""
         ...
+
+
+def judged(workload: Classifier, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+    """By split, what the members predict together and, as `last_…`, the last of them alone."""
+    last = workload.judge(members[-1:])
+    together = workload.judge(members) if len(members) > 1 else last
+    return {
+        split: found | {f"last_{name}": value for name, value in last[split].items()}
+        for split, found in together.items()
+    }

@@ -10,6 +10,10 @@ from ctld_lab.records import Appender
 
 
 def run(directory, config, control):
+    if config["method"] == "slow":
+        (directory.path / "pid").write_text(str(os.getpid()))
+        time.sleep(60.0)  # as an import may take, or data
+    control.saves = True
     if config["method"] == "failing" and config["role"] == "final":
         raise ArithmeticError(f"seed {config['seed']} fails\nas it was asked to")
     if config["method"] == "dying":

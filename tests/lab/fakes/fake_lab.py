@@ -27,7 +27,7 @@ FAKE = Study(
     tuned="nothing",
     fixed="everything",
     methods=("good", "better"),
-    optional_methods=("failing", "stubborn"),
+    optional_methods=("failing", "stubborn", "slow"),
     scales={
         "smoke": {"steps": [10, 10], "sleep": 0.0, "seeds": 2, "data": "pydoc"},
         "laptop": {"steps": [30], "sleep": 0.01, "seeds": 2, "data": "pydoc"},

@@ -1,25 +1,29 @@
-"""`ctld check`: refuse what cannot be, sample target by target, show the table."""
+"""`ctld check`: how it is called; refuse what cannot be, sample target by target, show the table. No torch until then."""
 
 import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
+import typer
 from rich import progress
 from rich.console import Console
+from rich.text import Text
 
-from ctld_lab.check.run import DTYPES, INTEGRATORS, TEMPERINGS, Settings, sample
-from ctld_lab.check.targets import TARGETS, build
-from ctld_lab.check.verdicts import Row, exit_code, judge, remedies
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.overview import plain_table
-from ctld_lab.commands.request import unknown
+from ctld_lab.commands.options import examples, plain_table, say, unknown
 from ctld_lab.executors.progress import Left, Rate, duration
 from ctld_lab.files import write_json
 
+if TYPE_CHECKING:
+    from ctld_lab.check.run import Settings
+    from ctld_lab.check.verdicts import Row
+
+check_app = typer.Typer()
+SETTINGS = "What is checked"
 STEPS = {"gaussian": 80_000, "anisotropic": 120_000, "double-well": 320_000, "funnel": 160_000, "regression": 120_000}
 """Two minutes in all at 150 microseconds a step, three on a slower machine. Steps and no clock: a seed has one result."""
 THOROUGH = 7
@@ -28,8 +32,87 @@ FEWEST = 2000
 STYLES = {"pass": "green", "fail": "bold red", "unconverged": "yellow"}
 
 
+@check_app.command(
+    epilog=examples(
+        "ctld check",
+        "ctld check --lr 0.5 --integrator euler",
+        "ctld check --tempering paper --targets double-well",
+        "ctld check --thorough --dtype float32 --json check.json",
+    ),
+    help="Sample what is known exactly with your settings, and compare: three minutes.\n\n"
+    "A Gaussian, an anisotropic one, a double well, a funnel and a Bayesian regression, with averages at g = 1. Exit code 0 if "
+    "all pass, 1 if one fails, 3 if none fails and some are unconverged, with fewer than 20 half-trips of α.",
+)
+def check(
+    lr: Annotated[
+        float,
+        typer.Option(
+            metavar="X",
+            help="lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum).",
+            rich_help_panel=SETTINGS,
+        ),
+    ] = 0.1,
+    momentum: Annotated[float, typer.Option(metavar="X", help="As in SGD.", rich_help_panel=SETTINGS)] = 0.9,
+    tempering: Annotated[
+        str,
+        typer.Option(
+            metavar="calibrated|paper|driven|constant", help="What moves the temperature.", rich_help_panel=SETTINGS
+        ),
+    ] = "calibrated",
+    integrator: Annotated[
+        str, typer.Option(metavar="baoab|euler|ubu", help="Of the parameters.", rich_help_panel=SETTINGS)
+    ] = "baoab",
+    dtype: Annotated[
+        str, typer.Option(metavar="float32|float64", help="Of the parameters.", rich_help_panel=SETTINGS)
+    ] = "float64",
+    device: Annotated[
+        str, typer.Option(metavar="cpu|cuda|...", help="Of the parameters.", rich_help_panel=SETTINGS)
+    ] = "cpu",
+    period: Annotated[
+        int, typer.Option(metavar="N", help="Steps of a period of driven tempering.", rich_help_panel=SETTINGS)
+    ] = 20_000,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Rows of a minibatch of the regression, which has 64.",
+            show_default="all",
+            rich_help_panel=SETTINGS,
+        ),
+    ] = None,
+    targets: Annotated[str | None, typer.Option(metavar="A,B,...", help="Which of them.", show_default="all")] = None,
+    thorough: Annotated[bool, typer.Option("--thorough", metavar="", help="Twenty minutes, smaller errors.")] = False,
+    tolerance: Annotated[
+        float, typer.Option(metavar="X", help="A bias below this share of the quantity's scale passes.")
+    ] = 0.02,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the noise.")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the table here too.", show_default=False)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> None:
+    from ctld_lab.check.run import Settings
+
+    settings = Settings(
+        lr=lr,
+        momentum=momentum,
+        tempering=tempering,
+        integrator=integrator,
+        dtype=dtype,
+        device=device,
+        seed=seed,
+        period=period,
+        batch=batch,
+    )
+    names = None if targets is None else [name.strip() for name in targets.split(",")]
+    code = check_settings(
+        settings, Console(), names=names, thorough=thorough, tolerance=tolerance, output=output, steps=steps
+    )
+    raise typer.Exit(code)
+
+
 def check_settings(
-    settings: Settings,
+    settings: "Settings",
     console: Console,
     *,
     names: Sequence[str] | None = None,
@@ -39,7 +122,13 @@ def check_settings(
     steps: int | None = None,
 ) -> int:
     """The exit code. `steps` are those of each target, in place of what is written above."""
-    chosen = list(TARGETS) if names is None else list(dict.fromkeys(names))
+    import torch
+
+    from ctld_lab.check.run import sample
+    from ctld_lab.check.verdicts import exit_code, judge, remedies
+    from ctld_lab.sampling.targets import CHECKED
+
+    chosen = list(CHECKED) if names is None else list(dict.fromkeys(names))
     _refuse(settings, chosen, tolerance=tolerance, output=output, steps=steps)
     lengths = {name: steps or STEPS[name] * (THOROUGH if thorough else 1) for name in chosen}
     rows: list[Row] = []
@@ -54,21 +143,22 @@ def check_settings(
         Left(),
     )
     with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        task = bars.add_task("", total=sum(lengths.values()))
+        task, done = bars.add_task("", total=sum(lengths.values())), 0
         for name, length in lengths.items():
             bars.update(task, description=name)
-            run = sample(name, settings, length, tell=lambda steps: bars.advance(task, steps))
+            run = sample(name, settings, length, tell=partial(_advance, bars, task, done))
+            done += length
             rows += judge(run, tolerance=tolerance)
             notes += [f"{name}: {warning}" for warning in dict.fromkeys(run.warnings)]
             if not console.is_terminal:
-                _say(console, f"done    {name}: {length:,} steps")
+                say(console, f"done    {name}: {length:,} steps")
     seconds = time.perf_counter() - began
     _show(rows, console)
     for line in [*notes, *remedies(rows, settings)]:
-        _say(console, line)
+        say(console, line)
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in STYLES}
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    _say(console, f"{summary}; {sum(lengths.values()):,} steps, {duration(seconds)}")
+    say(console, f"{summary}; {sum(lengths.values()):,} steps, {duration(seconds)}")
     if output is not None:
         write_json(
             output,
@@ -85,14 +175,23 @@ def check_settings(
     return exit_code(rows)
 
 
+def _advance(bars: progress.Progress, task: progress.TaskID, before: int, step: int) -> None:
+    bars.update(task, completed=before + step)
+
+
 def _refuse(
-    settings: Settings, names: Sequence[str], *, tolerance: float, output: Path | None, steps: int | None
+    settings: "Settings", names: Sequence[str], *, tolerance: float, output: Path | None, steps: int | None
 ) -> None:
+    import torch
+
+    from ctld_lab.check.run import DTYPES, INTEGRATORS, TEMPERINGS
+    from ctld_lab.sampling.targets import CHECKED
+
     choices: tuple[tuple[str, str, Any], ...] = (
         ("tempering", settings.tempering, TEMPERINGS),
         ("integrator", settings.integrator, INTEGRATORS),
         ("dtype", settings.dtype, DTYPES),
-        *(("target", name, TARGETS) for name in names),
+        *(("target", name, CHECKED) for name in names),
     )
     for what, name, known in choices:
         if name not in known:
@@ -127,19 +226,21 @@ def _refuse(
 def _refuse_batch(batch: int, names: Sequence[str]) -> None:
     if "regression" not in names:
         raise Refusal("--batch is for the regression: name it in --targets, or leave --batch out")
+    from ctld_lab.sampling.targets import build
+
     rows = build("regression").rows
     if not 1 <= batch <= rows:
         raise Refusal(f"--batch {batch}: the regression has {rows} rows; give 1 to {rows}")
 
 
-def _show(rows: Sequence[Row], console: Console) -> None:
+def _show(rows: "Sequence[Row]", console: Console) -> None:
     numeric = ("expected", "measured", "error", "z", "half-trips")
     table = plain_table("", *numeric, "verdict", numeric=("", *numeric))
     table.columns[0].justify = "left"
     before = None
     for row in rows:
         if row.target != before:
-            table.add_row(f"[bold]{row.target}[/]")
+            table.add_row(Text(row.target, style="bold"))
         before = row.target
         numbers = (row.expected, row.measured, row.standard_error)
         told = f" {row.note}" if row.note and row.verdict != "unconverged" else ""
@@ -148,10 +249,6 @@ def _show(rows: Sequence[Row], console: Console) -> None:
             *("–" if number is None else f"{number:.4f}" for number in numbers),
             "–" if row.z is None else f"{row.z:+.1f}",
             "–" if row.half_trips is None else str(row.half_trips),
-            f"[{STYLES[row.verdict]}]{row.verdict}[/]{told}",
+            Text.assemble((row.verdict, STYLES[row.verdict]), told),
         )
     console.print(table)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,14 +1,45 @@
 """`ctld data list`, `fetch` and `verify`."""
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich import progress
 from rich.console import Console
 
 from ctld_lab import data
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.overview import plain_table
-from ctld_lab.commands.request import unknown
+from ctld_lab.commands.options import DataDir, examples, plain_table, say, unknown
+
+data_app = typer.Typer(no_args_is_help=True, help="See, fetch and verify the data sets.")
+
+
+@data_app.command("list", epilog=examples("ctld data list"))
+def data_list(data_dir: DataDir = None) -> None:
+    """Show every data set: kind, where it lies, size, origin and licence."""
+    list_datasets(data_dir, Console())
+
+
+@data_app.command(epilog=examples("ctld data fetch mnist", "ctld data fetch enwik8 --data-dir /data"))
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help='Which data set; "ctld data list" shows them.')],
+    data_dir: DataDir = None,
+    force: Annotated[bool, typer.Option("--force", metavar="", help="Download anew what is there.")] = False,
+) -> None:
+    """Download a data set from its public home; the one command that uses the network."""
+    fetch_dataset(name, data_dir, force=force, console=Console())
+
+
+@data_app.command(epilog=examples("ctld data verify", "ctld data verify mnist"))
+def verify(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Which data set.", show_default="all that are there"),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Read data sets to their end and compare them with their SHA-256."""
+    raise typer.Exit(verify_datasets(name, data_dir, Console()))
 
 
 def list_datasets(data_dir: Path | None, console: Console) -> None:
@@ -22,10 +53,10 @@ def list_datasets(data_dir: Path | None, console: Console) -> None:
         table.add_row(row.name, row.kind, where, size, f"{row.origin}; {row.licence}")
     console.print(table)
     folders = ", ".join(map(str, data.search_path(data_dir)))
-    console.print(f"looked for in {folders}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"looked for in {folders}")
 
 
-def fetch(name: str, data_dir: Path | None, *, force: bool, console: Console) -> None:
+def fetch_dataset(name: str, data_dir: Path | None, *, force: bool, console: Console) -> None:
     _check(name)
     if data.DATASETS[name].embedded:
         console.print(f"{name} comes with an installed package: nothing to fetch", highlight=False)
@@ -47,10 +78,10 @@ def fetch(name: str, data_dir: Path | None, *, force: bool, console: Console) ->
 
         paths = data.fetch(name, data_dir, tell, force=force)
     for path in paths:
-        console.print(f"{path}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{path}")
 
 
-def verify(name: str | None, data_dir: Path | None, console: Console) -> int:
+def verify_datasets(name: str | None, data_dir: Path | None, console: Console) -> int:
     """1 if a file is not what it should be. Without a name: whatever is there."""
     if name is not None:
         _check(name)
@@ -61,7 +92,7 @@ def verify(name: str | None, data_dir: Path | None, console: Console) -> int:
             good = good and file.ok
             where = f" ({file.path})" if file.path else ""
             line = f"{each}: {file.name} {'is right' if file.ok else f'is wrong: {file.problem}'}{where}"
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
     return 0 if good else 1
 
 
