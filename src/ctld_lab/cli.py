@@ -15,8 +15,10 @@ except ImportError as missing:
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.check import check_app
 from ctld_lab.commands.data import data_app
+from ctld_lab.commands.export import export_app
 from ctld_lab.commands.flatness import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.commands.status import status_app
 from ctld_lab.executors import torchrun
 from ctld_lab.files import printable
 
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 app.add_typer(check_app)
 app.add_typer(flatness_app)
+app.add_typer(status_app)
+app.add_typer(export_app)
 app.add_typer(data_app, name="data")
 
 
@@ -108,6 +112,14 @@ def run(
             show_default="as the scale says",
         ),
     ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many trials tune each method; 0 runs settings that are known, the paper's first.",
+            show_default="as the scale says",
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="NAME", help='Another data set of the same kind; "ctld data list".', show_default=False),
@@ -134,7 +146,7 @@ def run(
 
     scale = scale or default_scale(study)
     code = run_study(
-        Order(study, scale, methods, seeds, data, text, data_dir),
+        Order(study, scale, methods, seeds, trials, data, text, data_dir),
         directory or Path("runs") / f"{Path(study).stem}-{scale}",
         Machinery(engine, workers, threads, ray_address, ranks),
         Console(),
