@@ -63,7 +63,7 @@ def test_estimate_has_the_interval_of_a_known_example():
 
 
 def test_verdicts_are_judged_by_paired_differences():
-    """Seeds differ by far more than methods do, and b is worse in every one of them. c is within 5 % of a, d may be anything."""
+    """Seeds differ by far more than methods do, and b is worse in every one of them. c is within 5 % of a, d may be not."""
     a = {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0}
     b = {0: 1.10, 1: 2.11, 2: 3.09, 3: 4.10}
     c = {0: 1.02, 1: 1.99, 2: 3.03, 3: 3.98}

@@ -85,7 +85,9 @@ def test_verdict_names_ties_and_agreement_counts_pairs(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda", wrong=False))
     rows = [row for row in final_table(study) if row.variant == "tuned"]
     words = text(verdict(rows, "test image_mse", name="test MSE"))
-    assert words.startswith("CTLD has the lowest test MSE, 0.0957 ± 0.0074 (3 seeds), and no other method is shown to tie with it.")
+    assert words.startswith(
+        "CTLD has the lowest test MSE, 0.0957 ± 0.0074 (3 seeds), and no other method is shown to tie with it."
+    )
     assert "Of SGD-M the seeds decide nothing." in words
     # CTLD and AnnealSGD beat those that they should, but for SGD-M; Santa loses to everyone.
     words = agreement(rows, "test image_mse", ranking.printed_values(study))
@@ -337,9 +339,15 @@ def test_the_papers_constants_come_from_the_record(tmp_path):
 
     def of_the_paper():
         panels = sensitivity.content(study).plots[0].panels
-        return [(panel.title, series.x) for panel in panels for series in panel.series if series.key == sensitivity.PAPER]
+        return [
+            (panel.title, series.x) for panel in panels for series in panel.series if series.key == sensitivity.PAPER
+        ]
 
-    assert of_the_paper() == [("Depth S of the tempering", [3.0]), ("Temperature T", [3.0]), ("Length of the exploration", [2.0])]
+    assert of_the_paper() == [
+        ("Depth S of the tempering", [3.0]),
+        ("Temperature T", [3.0]),
+        ("Length of the exploration", [2.0]),
+    ]
     study.description["paper"].pop("defaults")
     assert of_the_paper() == []
 
@@ -360,7 +368,14 @@ def test_double_well_says_where_the_law_is_missed(tmp_path):
         (-1.02, 0.03, -1.0, math.nan, "L", "goes as L to the power −1.02 ± 0.06, as in the bound"),
         (math.nan, math.nan, 1.0, math.nan, "η", "follows no power of η"),
         (1.5, 0.04, -1.0, math.nan, "L", "goes as L to the power 1.50 ± 0.08, so it grows where the bound falls"),
-        (-1.5, 0.04, 1.0, math.nan, "η", "goes as η to the power −1.50 ± 0.08, so it grows as η becomes smaller where the bound falls"),
+        (
+            -1.5,
+            0.04,
+            1.0,
+            math.nan,
+            "η",
+            "goes as η to the power −1.50 ± 0.08, so it grows as η becomes smaller where the bound falls",
+        ),
         (0.1, 0.04, 1.0, 9.0, "η", "follows no power of η"),
     ],
 )

@@ -31,7 +31,15 @@ def content(study: StudyRecord) -> Content:
         where = {"tuned": "tuned", "paper": "the paper's rates"}.get(variant, variant)
         found.standings += standing(f"Character-level LSTM, {where}: test loss", competing, "test nats")
         panels = [
-            curve_panel(study, frame, variant, split, "nats", f"{split.capitalize()} loss, {title.lower()}", "nats per character")
+            curve_panel(
+                study,
+                frame,
+                variant,
+                split,
+                "nats",
+                f"{split.capitalize()} loss, {title.lower()}",
+                "nats per character",
+            )
             for split in ("train", "test")
         ]
         chosen = frame[frame["variant"] == variant]
@@ -50,7 +58,14 @@ def _final(study: StudyRecord, rows: Sequence[Row]) -> Table:
         )
         for row in rows
     ]  # fmt: skip
-    columns = ["Method", "Setting", "Runs", *METRICS.values(), "Paper's perplexity as printed, train / test", *DERIVED.values()]
+    columns = [
+        "Method",
+        "Setting",
+        "Runs",
+        *METRICS.values(),
+        "Paper's perplexity as printed, train / test",
+        *DERIVED.values(),
+    ]
     frame = final_frame(
         rows, {"test perplexity": printed_values(study, 1), "train perplexity": printed_values(study, 0)}
     )

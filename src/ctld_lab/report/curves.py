@@ -1,7 +1,8 @@
-"""Learning curves: the mean over seeds with its 95 % band, one line per method. As a table first, which is stored, then drawn."""
+"""Learning curves: the mean over seeds with its 95 % band, one line per method. First as a table, which is stored."""
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,9 @@ import pandas as pd
 from ctld_lab.report.plots import BLUE, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate, estimate
 
-COLUMNS = ["variant", "split", "metric", "method", "stage", "step", "mean", "low", "high", "count"]
 WIDTHS = {"sgd": 0.9, "ctld": 2.0}  # curves that tie lie on each other
 CEILING = 3.0  # times the median start: above it a curve has exploded
 
@@ -47,22 +48,26 @@ def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[list
 def curves_frame(study: StudyRecord, variants: Iterable[str], metrics: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """Of these (split, metric); or as it was published."""
     if study.published:
-        return study.tables.get("curves", pd.DataFrame(columns=COLUMNS))
+        return study.tables.get("curves", pd.DataFrame(columns=TABLES["curves"]))
     lines = []
     for variant in variants:
         for split, metric in metrics:
             for method in study.methods:
                 curves = mean_curves(runs_to_draw(study, method, variant), split, metric)
                 for stage, curve in enumerate(curves, start=1):
-                    lines += [[variant, split, metric, method, stage, step, x.mean, x.low, x.high, x.count] for step, x in curve]
-    return pd.DataFrame(lines, columns=COLUMNS)
+                    lines += [
+                        [variant, split, metric, method, stage, step, x.mean, *x.ends, x.count] for step, x in curve
+                    ]
+    return pd.DataFrame(lines, columns=TABLES["curves"])
 
 
 def keys(study: StudyRecord) -> list[Key]:
     return [method_key(method, study.title(method), study.methods) for method in study.methods]
 
 
-def curve_panel(study: StudyRecord, frame: pd.DataFrame, variant: str, split: str, metric: str, title: str, ylabel: str) -> Panel:
+def curve_panel(
+    study: StudyRecord, frame: pd.DataFrame, variant: str, split: str, metric: str, title: str, ylabel: str
+) -> Panel:
     """Logarithmic in y. The axis follows the means, of three seeds a band can be wider than everything, up to the ceiling."""
     chosen = frame[(frame["variant"] == variant) & (frame["split"] == split) & (frame["metric"] == metric)]
     series, starts = [], []
@@ -70,7 +75,9 @@ def curve_panel(study: StudyRecord, frame: pd.DataFrame, variant: str, split: st
         for _, curve in chosen[chosen["method"] == method].groupby("stage"):
             columns = {name: curve[name].astype(float).tolist() for name in ("mean", "low", "high", "step")}
             ends = {"low": columns["low"], "high": columns["high"]}
-            series.append(Series(key, columns["step"], columns["mean"], **ends, band=True, width=WIDTHS.get(method, 1.3)))
+            series.append(
+                Series(key, columns["step"], columns["mean"], **ends, band=True, width=WIDTHS.get(method, 1.3))
+            )
             starts.append(columns["mean"][0])
     series.sort(key=lambda each: -each.width)  # the broad ones below
     limits = None
@@ -79,20 +86,18 @@ def curve_panel(study: StudyRecord, frame: pd.DataFrame, variant: str, split: st
         top = min(max(positive), max(CEILING * float(np.median(starts)), CEILING * min(positive)))
         margin = max((top / min(positive)) ** 0.06, 1.02)
         limits = (min(positive) / margin, top * margin)
-    ends = _ends(study)
-    lines = [("x", float(end)) for end in ends[:-1]] if len(ends) > 1 else []
+    # Where the training moves on to the next layer.
+    switches = np.cumsum(next((run.stages for run in study.finals), [0]))[:-1]
+    lines = [("x", float(end)) for end in switches]
     words = "no run has been evaluated yet"
     return Panel(title, series, "iteration", ylabel, y=LOG, lines=lines, ylim=limits, words=words)
 
 
-def _ends(study: StudyRecord) -> list[int]:
-    """Where the training moves on to the next layer."""
-    return np.cumsum(next((run.stages for run in study.finals), [0])).tolist()
-
-
-def curves_plot(study: StudyRecord, name: str, caption: str, panels: Sequence[Panel], frame: pd.DataFrame, **more: int) -> list[Plot]:
+def curves_plot(
+    study: StudyRecord, name: str, caption: str, panels: Sequence[Panel], frame: pd.DataFrame, **more: Any
+) -> list[Plot]:
     """None before anything was evaluated. Of a study that was published without its curves, the picture of them."""
-    picture = study.directory.path.parent / "figures" / f"{study.name}-{name}.png"
+    picture = study.directory.path.parent / "figures" / f"{study.directory.path.resolve().name}-{name}.png"
     if not frame.empty:
         return [Plot(name, caption, panels, keys(study), **more)]
     if study.published and picture.is_file():
@@ -108,14 +113,17 @@ def traced_run(study: StudyRecord) -> RunRecord | None:
 
 def trace_frame(study: StudyRecord) -> pd.DataFrame:
     """1/g(α) in the last stage that was traced."""
-    columns = ["stage", "step", "temperature_ratio"]
+    columns = TABLES["trace"]
     run = traced_run(study)
     if run is None:
         return study.tables.get("trace", pd.DataFrame(columns=columns))
     stage = max(line.get("stage", 1) for line in run.trace)
     before = sum(run.stages[: stage - 1])
     lines = [line for line in run.trace if line.get("stage", 1) == stage]
-    return pd.DataFrame([[stage, x.get("step", math.nan) - before, x.get("temperature_ratio", math.nan)] for x in lines], columns=columns)
+    return pd.DataFrame(
+        [[stage, x.get("step", math.nan) - before, x.get("temperature_ratio", math.nan)] for x in lines],
+        columns=columns,
+    )
 
 
 def ratio_panel(frame: pd.DataFrame) -> Panel:
@@ -123,4 +131,6 @@ def ratio_panel(frame: pd.DataFrame) -> Panel:
     stage = int(frame["stage"].iloc[0]) if len(frame) else 1
     top = max(7.2, 1.08 * float(frame["temperature_ratio"].max())) if len(frame) else 7.2
     words = "no exploration was traced"
-    return Panel("Temperature ratio, final layer", series, f"iteration of layer {stage}", "1/g(α)", ylim=(0.5, top), words=words)
+    return Panel(
+        "Temperature ratio, final layer", series, f"iteration of layer {stage}", "1/g(α)", ylim=(0.5, top), words=words
+    )

@@ -1,4 +1,4 @@
-"""Theorem 1 where the answer is known: exactness of the sampler on a double well. The rates of its averages are in `theorem`."""
+"""Theorem 1 where the answer is known: exactness of the sampler on a double well. For Theorem 2 see `theorem`."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,10 @@ def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.method.startswith("d = ")]
     done = [row for row in rows if row.done]
     found = Content(data={"seeds": seeds_frame(rows)})
-    exact = {"kinetic_temperature": _exact(study, rows, "kinetic_target"), "mean_square": _exact(study, rows, "mean_square_exact")}
+    exact = {
+        "kinetic_temperature": _exact(study, rows, "kinetic_target"),
+        "mean_square": _exact(study, rows, "mean_square_exact"),
+    }
     prose = Prose("double_well", claims=_claims(done, exact), rates=_rates(done))
     if done:
         found.summary += prose.paragraphs("summary")
@@ -84,16 +87,24 @@ def _panel(rows: Sequence[Row], title: str, metric: str, ylabel: str, exact: flo
     series = []
     for variant, key in KEYS.items():
         own = [row for row in rows if row.variant == variant]
-        found = [row.estimate(metric) for row in own]
         places = [sizes.index(dimensions(row)) + (-0.1 if variant == "tempered" else 0.1) for row in own]
-        low, high = ([math.nan if x.half_width is None else getattr(x, end) for x in found] for end in ("low", "high"))
-        series.append(Series(key, places, [x.mean for x in found], low, high))
+        series.append(Series.of(key, places, [row.estimate(metric) for row in own]))
     names = [f"{size:,}" for size in sizes]
     return Panel(title, series, "dimensions d", ylabel, x=NAMES, names=names, lines=[("y", exact)])
 
 
 def _table(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float], prose: Prose) -> Table:
-    columns = ["Dimensions", "Tempering", "Kinetic temperature", "⟨x²⟩", "TV of α", "Share at g = 1", "Crossings", "Steps", "Runs"]
+    columns = [
+        "Dimensions",
+        "Tempering",
+        "Kinetic temperature",
+        "⟨x²⟩",
+        "TV of α",
+        "Share at g = 1",
+        "Crossings",
+        "Steps",
+        "Runs",
+    ]
     steps = {run.config.get("dimensions"): run.config.get("steps") for run in study.finals if run.kind == "double_well"}
     body = []
     for row in sorted(rows, key=lambda row: (dimensions(row), row.variant)):

@@ -11,6 +11,7 @@ from ctld_lab.report.plots import BLACK, BLUE, GREEN, LOG, ORANGE, VERMILION, Ke
 from ctld_lab.report.ranking import verdict
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
 from ctld_lab.report.tables import Row, difference, final_frame, final_table, said, seeds_frame
 from ctld_lab.report.wording import show, show_estimate, show_setting
@@ -21,8 +22,12 @@ DRIVEN, CONSTANT, COLD = "cycles_driven", "cycles_constant", "cycles_cold"
 PRIMARY = ((DRIVEN, CONSTANT), (DRIVEN, COLD), (CONSTANT, COLD))
 SECONDARY = (("cycles_paper", CONSTANT), ("cycles_calibrated", CONSTANT), (CONSTANT, "sgd"), (COLD, "snapshot"))
 JUDGED = {NLL: "Test nll", "test error": "Error, %", "test ece": "ECE, %", "test brier": "Brier score"}
-BESIDE = {"test last_nll": "Nll of the last member alone", "train nll": "Its training nll", "train nats": "Its training nll"}
-DIFFERENCES = ["workload", "one", "other", "role", "metric", "mean", "low", "high", "count", "word"]
+BESIDE = {
+    "test last_nll": "Nll of the last member alone",
+    "train nll": "Its training nll",
+    "train nats": "Its training nll",
+}
+DIFFERENCES = TABLES["differences"]
 STYLES = {"cycles_paper": (GREEN, "s"), DRIVEN: (BLUE, "o"), CONSTANT: (ORANGE, "^")}
 LINES: dict[str, tuple[str, tuple[float, ...]]] = {COLD: (VERMILION, (4.0, 1.5)), "sgd": (BLACK, (1.5, 1.0))}
 Differences = dict[tuple[str, str, str, str], tuple[Estimate, str]]
@@ -36,7 +41,10 @@ def content(study: StudyRecord) -> Content:
     words = {name: differences.get((name, DRIVEN, CONSTANT, NLL), (NOTHING, ""))[1] for name in workloads}
     prose = Prose(
         "ensemble",
-        answers={kind: [study.title(name) for name in words if words[name] == kind] for kind in (LOWER, TIE, HIGHER, UNDECIDED)},
+        answers={
+            kind: [study.title(name) for name in words if words[name] == kind]
+            for kind in (LOWER, TIE, HIGHER, UNDECIDED)
+        },
         unknown=[study.title(name) for name in words if not words[name]],
     )
     found.summary += prose.paragraphs("answer")
@@ -44,12 +52,14 @@ def content(study: StudyRecord) -> Content:
         competing = list(of_method.values())
         title = study.title(name)
         if any(row.done for row in competing):
-            pairs = [differences.get((name, *pair, NLL), (NOTHING, "")) for pair in ((DRIVEN, CONSTANT), (CONSTANT, COLD))]
+            pairs = [
+                differences.get((name, *pair, NLL), (NOTHING, "")) for pair in ((DRIVEN, CONSTANT), (CONSTANT, COLD))
+            ]
             best = verdict(competing, NLL, name="test nll")
             found.summary += prose.paragraphs("credit", title=title, verdict=best, tempering=pairs[0], noise=pairs[1])
         found.standings += standing(f"Ensembles, {title}: test nll", competing, NLL)
         found.tables.append(_final(study, name, competing, prose))
-    found.tables.append(_difference_table(study, workloads, differences, prose))
+    found.tables.append(_difference_table(study, list(workloads), differences, prose))
     _add_curve(study, [row for row in rows if row.variant == CURVE], prose, found)
     return found
 
@@ -71,7 +81,9 @@ def _of_method(study: StudyRecord, rows: Sequence[Row], name: str) -> dict[str, 
 
 
 def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> Table:
-    members = {run.method: run.result["members"] for run in study.finals if run.variant == name and "members" in run.result}
+    members = {
+        run.method: run.result["members"] for run in study.finals if run.variant == name and "members" in run.result
+    }
     beside = {metric: title for metric, title in BESIDE.items() if any(metric in row.metrics for row in rows)}
     body = [
         cells(
@@ -139,10 +151,12 @@ def _difference_table(study: StudyRecord, workloads: Sequence[str], differences:
             estimates = [show_estimate(each) for each, _ in found.values()]
             body.append(cells(study.title(name), title, role, found[NLL][1] or "–", *estimates))
             for metric, (each, told) in found.items():
-                lines.append([name, *pair, role, metric, each.mean, each.low, each.high, each.count, told])
+                lines.append([name, *pair, role, metric, each.mean, *each.ends, each.count, told])
     columns = ["Workload", "Difference", "Planned as", "By nll", *JUDGED.values()]
     frame = pd.DataFrame(lines, columns=DIFFERENCES)
-    return Table("differences", "The comparisons that were planned", columns, body, frame, prose.paragraphs("difference_notes"))
+    return Table(
+        "differences", "The comparisons that were planned", columns, body, frame, prose.paragraphs("difference_notes")
+    )
 
 
 # ---- against T ----
@@ -178,7 +192,9 @@ def _add_curve(study: StudyRecord, rows: Sequence[Row], prose: Prose, found: Con
         if finished:
             best = min(finished, key=lambda row: row.estimate(NLL).mean)
             others = {} if method == CONSTANT else _sorted(points, [constant.get(_temperature(row)) for row in points])
-            told.append(Curve(study.title(method), best, len(points), _sorted(finished, [cold] * len(finished)), others))
+            told.append(
+                Curve(study.title(method), best, len(points), _sorted(finished, [cold] * len(finished)), others)
+            )
     found.summary += prose.paragraphs("curve", curves=told)
     seeds = max((row.estimate(NLL).count for row in rows), default=0)
     panels = [_panel(study, curves, references)]
@@ -212,17 +228,14 @@ def _key(study: StudyRecord, method: str) -> Key:
     return Key(study.title(method), STYLES[method][0], marker=STYLES[method][1])
 
 
-def _curve(key: Key, rows: Sequence[Row], estimates: Sequence[Estimate]) -> Series:
-    low, high = ([math.nan if x.half_width is None else getattr(x, end) for x in estimates] for end in ("low", "high"))
-    return Series(key, [_temperature(row) for row in rows], [x.mean for x in estimates], low, high)
-
-
 def _panel(study: StudyRecord, curves: dict[str, list[Row]], references: dict[str, Row]) -> Panel:
     """On logarithmic axes: at T = 1 the nll can be ten times the best."""
     series = []
     for method, points in curves.items():
         kept = [row for row in points if not row.diverged]
-        series.append(_curve(_key(study, method), kept, [row.estimate(NLL) for row in kept]))
+        series.append(
+            Series.of(_key(study, method), list(map(_temperature, kept)), [row.estimate(NLL) for row in kept])
+        )
     ends = [_temperature(row) for points in curves.values() for row in points] or [1.0]
     for method, row in references.items():
         mean = row.estimate(NLL).mean
@@ -235,7 +248,9 @@ def _difference_panel(study: StudyRecord, curves: dict[str, list[Row]], cold: Ro
     series = []
     for method, points in curves.items():
         kept = [row for row in points if not row.diverged]
-        series.append(_curve(_key(study, method), kept, [difference(row, cold, NLL) for row in kept]))
+        series.append(
+            Series.of(_key(study, method), list(map(_temperature, kept)), [difference(row, cold, NLL) for row in kept])
+        )
     shown = [y for each in series for y in each.y if math.isfinite(y)] or [0.0]
     lowest = max(-min(shown), 0.002)
     limits = -1.6 * lowest, min(1.2 * max(*shown, lowest), 4.0 * lowest)
@@ -253,4 +268,10 @@ def _curve_table(rows: Sequence[Row]) -> Table:
         )
         for row in ordered
     ]  # fmt: skip
-    return Table("temperature-curve", "Test nll against T", ["Method", "T", *metrics.values(), "Runs"], body, final_frame(ordered))
+    return Table(
+        "temperature-curve",
+        "Test nll against T",
+        ["Method", "T", *metrics.values(), "Runs"],
+        body,
+        final_frame(ordered),
+    )

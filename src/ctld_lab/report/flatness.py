@@ -13,16 +13,16 @@ from ctld_lab.report.flatness_records import EIGENVALUE, GAP, GRADIENT, LOSS, SH
 from ctld_lab.report.plots import COLOURS, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.provenance import Provenance
 from ctld_lab.report.sections import Content, Prose, Table, cells, variant_title
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate, association, paired_difference
 from ctld_lab.report.wording import shortened, show, show_estimate
 
 BASE = "sgd"
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "is undecided", "cannot be told"
 FEWEST = 4  # methods: 3! orders, the least share of them is a sixth
-VALUES = ["method", "variant", "measure", "mean", "low", "high", "count", "tempered", "weight_decay"]
-DIFFERENCES = VALUES[:7]
-CORRELATIONS = ["variant", "measure", "quality", "rho", "p", "runs", "methods"]
-SEEDS = ["method", "variant", "measure", "seed", "value"]
+VALUES, DIFFERENCES, CORRELATIONS, SEEDS = (
+    TABLES[f"flat-{name}"] for name in ("values", "differences", "correlations", "seeds")
+)
 TOGETHER = "all together"
 
 
@@ -52,7 +52,9 @@ class Part:
 
     def other_decay(self, variant: str) -> bool:
         """Was what is called flatter or sharper than SGD-M trained with another weight decay?"""
-        own = self.values[self.values["variant"] == variant].drop_duplicates("method").set_index("method")["weight_decay"]
+        own = (
+            self.values[self.values["variant"] == variant].drop_duplicates("method").set_index("method")["weight_decay"]
+        )
         return BASE in own and any(own[method] != own[BASE] for method in self.tempered(variant))
 
     def flatter(self, variant: str, method: str) -> dict[str, str]:
@@ -66,7 +68,9 @@ class Part:
 
     def goes_with(self, variant: str, quality: str) -> dict[str, str]:
         """Measure → do flatter models have a lower `quality`, the test loss or the gap?"""
-        chosen = self.correlations[(self.correlations["variant"] == variant) & (self.correlations["quality"] == quality)]
+        chosen = self.correlations[
+            (self.correlations["variant"] == variant) & (self.correlations["quality"] == quality)
+        ]
         found = dict.fromkeys(self.source.measures, UNKNOWN)
         for _, line in chosen[chosen["methods"] >= FEWEST].iterrows():
             found[line["measure"]] = OPEN if line["p"] >= 0.05 else HOLDS if line["rho"] > 0 else FAILS
@@ -101,7 +105,7 @@ def part_of(source: Flatness) -> Part:
 
 
 def _line(group: Group, name: str, found: Estimate) -> list[Any]:
-    return [group.method, group.variant, name, found.mean, found.low, found.high, found.count]
+    return [group.method, group.variant, name, found.mean, *found.ends, found.count]
 
 
 def _correlations(source: Flatness, groups: Sequence[Group]) -> list[list[Any]]:
@@ -136,7 +140,12 @@ def content(sources: Sequence[Flatness]) -> Content:
 def summary(parts: Sequence[Part]) -> list[str]:
     """All claims counted over all readings, then a paragraph for each study and setting."""
     places = [(part, variant) for part in parts for variant in part.variants]
-    explored = [x for part, variant in places for method in part.tempered(variant) for x in part.flatter(variant, method).values()]
+    explored = [
+        x
+        for part, variant in places
+        for method in part.tempered(variant)
+        for x in part.flatter(variant, method).values()
+    ]
     associated = {q: [x for part, variant in places for x in part.goes_with(variant, q).values()] for q in (TEST, GAP)}
     prose = Prose("flatness")
     decays = list(dict.fromkeys(part.title for part, variant in places if part.other_decay(variant)))
@@ -193,12 +202,16 @@ def _estimates(frame: pd.DataFrame, measures: Sequence[str]) -> Iterator[tuple[s
 def _values(part: Part) -> Table:
     columns = [TEST, LOSS, GRADIENT, *part.source.measures]
     study = part.source.study
-    body = [cells(study.title(x), variant, count, *texts) for x, variant, count, texts in _estimates(part.values, columns)]
+    body = [
+        cells(study.title(x), variant, count, *texts) for x, variant, count, texts in _estimates(part.values, columns)
+    ]
     loose = [measured.run.name for measured in part.source.measured if not measured.converged]
     several = any(measured.run.result.get("members", 1) > 1 for measured in part.source.measured)
     notes = Prose("flatness").paragraphs("values_notes", loose=loose, several=several)
     header = ["Method", "Setting", "Runs", *map(_name, columns)]
-    return Table(f"{part.source.label}-values", f"{part.title}: how flat the minima are", header, body, part.values, notes)
+    return Table(
+        f"{part.source.label}-values", f"{part.title}: how flat the minima are", header, body, part.values, notes
+    )
 
 
 def _differences(part: Part) -> Table:
@@ -218,7 +231,9 @@ def _correlation_table(part: Part) -> Table:
             found = [known.get((variant, measure, quality)) for quality in (TEST, GAP)]
             texts = ["–" if x is None else f"{show(x['rho'], 2)} (p = {show(x['p'], 2)})" for x in found]
             runs, methods = (int(found[0][name]) for name in ("runs", "methods")) if found[0] is not None else (0, 1)
-            body.append(cells(_name(measure), variant, *texts, f"{runs} ({methods} × {runs // methods})" if runs else "–"))
+            body.append(
+                cells(_name(measure), variant, *texts, f"{runs} ({methods} × {runs // methods})" if runs else "–")
+            )
     columns = ["Measure", "Setting", "ρ with test loss", "ρ with the gap", "Runs (methods × seeds)"]
     caption, notes = f"{part.title}: does flat go with good?", Prose("flatness").paragraphs("correlations_notes")
     return Table(f"{part.source.label}-correlations", caption, columns, body, part.correlations, notes)
@@ -238,12 +253,14 @@ def _plot(parts: Sequence[Part]) -> Plot:
             for method in dict.fromkeys(part.values.loc[part.values["variant"] == variant, "method"]):
                 key = keys.setdefault(study.title(method), _key(method, study.title(method), study.methods))
                 own = frame[(frame["variant"] == variant) & (frame["method"] == method)]
-                across, up = (own.loc[own["measure"] == name, "mean"].astype(float).tolist() for name in (EIGENVALUE, TEST))
+                across, up = (
+                    own.loc[own["measure"] == name, "mean"].astype(float).tolist() for name in (EIGENVALUE, TEST)
+                )
                 series.append(Series(key, across, up))
             heights = [y for each in series for y in each.y if math.isfinite(y)]
             log = bool(heights) and min(heights) > 0 and max(heights) > 3 * min(heights)
             title = f"{part.source.label}, {variant_title(variant).lower()}"
-            more = {"x": LOG, "y": LOG if log else "linear", "words": "no positive eigenvalue"}
+            more: dict[str, Any] = {"x": LOG, "y": LOG if log else "linear", "words": "no positive eigenvalue"}
             panels.append(Panel(title, series, "largest eigenvalue", "test loss", **more))
     caption = Prose("flatness")("caption", runs=any(len(part.seeds) for part in parts))
     return Plot("scatter", caption, panels, list(keys.values()), columns=2)

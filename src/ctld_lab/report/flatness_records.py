@@ -17,7 +17,18 @@ from ctld_lab.report.wording import shortened, show_setting
 
 TEST, LOSS, GAP, GRADIENT = "test loss", "training loss", "gap", "gradient norm"
 EIGENVALUE, TRACE, SHARPNESS = "largest eigenvalue", "trace", "sharpness"
-NEEDED = ("eigenvalues", "residuals", "trace", "sharpness", "rises", "loss", "gradient_norm", "metric", "what", "settings")
+NEEDED = (
+    "eigenvalues",
+    "residuals",
+    "trace",
+    "sharpness",
+    "rises",
+    "loss",
+    "gradient_norm",
+    "metric",
+    "what",
+    "settings",
+)
 ALTERED = "was measured with other settings than most; measure all alike, with --again"
 
 
@@ -109,7 +120,12 @@ class Flatness:
         variants.sort(key=lambda variant: ("tuned", "paper", variant).index(variant))
         ordered = sorted(found, key=lambda key: (variants.index(key[0]), [*methods, key[1]].index(key[1])))
         return [
-            Group(method, self.study.title(method), variant, sorted(found[variant, method], key=lambda each: each.run.seed))
+            Group(
+                method,
+                self.study.title(method),
+                variant,
+                sorted(found[variant, method], key=lambda each: each.run.seed),
+            )
             for variant, method in ordered
         ]
 
@@ -117,8 +133,8 @@ class Flatness:
 def read_flatness(study: StudyRecord, label: str = "") -> Flatness:
     """Of final runs that are done. A record that is broken, or was made with other settings than most, is told."""
     if study.published:
-        prefix = f"flat-minima-{study.name}-"
-        return Flatness(study, [], [], label, read_tables(study.directory.path.parent / "tables", prefix))
+        folder, name = study.directory.path.parent / "tables", study.directory.path.resolve().name
+        return Flatness(study, [], [], label, read_tables(folder, f"flat-minima-{name}-", "flat-"))
     found: list[Measured] = []
     problems: list[tuple[str, str]] = []
     for run in study.finals:

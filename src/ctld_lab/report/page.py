@@ -12,13 +12,24 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from ctld_lab.records import RecordError, find_studies, write_bytes
+from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
 from ctld_lab.report import charrnn, double_well, ensemble, flatness, sda, sensitivity, temperings, timing
 from ctld_lab.report.flatness_records import Flatness, read_flatness
 from ctld_lab.report.plots import Key, Plot, as_data, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
-from ctld_lab.report.sections import COLUMNS, TEMPLATES, Cell, Content, Prose, Standing, Table, cells, standing, value_cell
+from ctld_lab.report.sections import (
+    COLUMNS,
+    TEMPLATES,
+    Cell,
+    Content,
+    Prose,
+    Standing,
+    Table,
+    cells,
+    standing,
+    value_cell,
+)
 from ctld_lab.report.shapes import printable
 from ctld_lab.report.tables import final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import counted, shortened
@@ -75,8 +86,8 @@ class Section:
 def build(root: Path, output: Path | None = None) -> Path:
     """Write report.html, figures/ and tables/ into `output` (by default `root`) from the studies in `root`.
 
-    Reads records alone, or the tables of a report that was published; the same ones make the same bytes. Returns the path of
-    the page.
+    Reads records alone, and the same records make the same bytes. Another directory than `root` can be published: it holds what
+    each study was as well, and a report of it is made from its tables. Returns the path of the page.
     """
     output = root if output is None else output
     for folder in (output, output / "figures", output / "tables"):
@@ -122,19 +133,37 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
     """A study whose description is broken costs its own section, not the page."""
     description = study.description
     section = Section(
-        name, study.heading, description.get("figure", ""), description.get("scale", ""), "" if study.problem else run_states(study)
+        name,
+        study.heading,
+        description.get("figure", ""),
+        description.get("scale", ""),
+        "" if study.problem else run_states(study),
     )
     if study.problem:
         section.problem = f"This study cannot be read: {study.problem}"
         return section
-    _fill(section, CONTENTS.get(study.name, _plain)(study), output)
+    try:
+        _fill(section, CONTENTS.get(study.name, _plain)(study), output)
+    except RecordError as error:
+        section.problem = f"This study cannot be shown: {told(error)}"
+        return section
     section.provenance = provenance(study)
     section.tuning_tables = [_store_table(table, name, output) for table in section.provenance.tuning]
     if section.provenance.tuning_plot:
         section.tuning_plot = _store_plot(section.provenance.tuning_plot, name, output)
+    if output.resolve() != study.directory.path.resolve().parent and not (output / name / "runs").exists():
+        _publish(study, section.provenance, output / name)
     if study.settings:
         section.settings = json.dumps(study.settings, indent=1, ensure_ascii=False)
     return section
+
+
+def _publish(study: StudyRecord, source: Provenance, folder: Path) -> None:
+    """What a report of the tables needs to know, with commit, machine and command."""
+    made = {"published": run_states(study), "machine": " | ".join(source.environments)}
+    data = {name: value for name, value in study.description.get("data", {}).items() if name != "path"}
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "study.json", {**study.description, **made, "data": data})
 
 
 def _flatness(studies: Sequence[StudyRecord], names: Sequence[str], output: Path) -> list[Section]:
@@ -182,7 +211,11 @@ def _plain(study: StudyRecord) -> Content:
     table = Table("final", "Results", ["Method", "Setting", *metrics, "Runs"], body, final_frame(rows))
     judged = next((metric for metric in metrics if metric.startswith("test")), "")
     question = f"{study.heading}: {judged}"
-    ranked = [x for v in dict.fromkeys(row.variant for row in rows) for x in standing(question, [r for r in rows if r.variant == v], judged)]
+    ranked = [
+        x
+        for v in dict.fromkeys(row.variant for row in rows)
+        for x in standing(question, [r for r in rows if r.variant == v], judged)
+    ]
     return Content(tables=[table], data={"seeds": seeds_frame(rows)}, standings=ranked)
 
 

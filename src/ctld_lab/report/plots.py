@@ -1,6 +1,6 @@
 """Figures as data: panels of series. The page draws them itself, with values under the pointer; files are by matplotlib.
 
-A method that ran away never squeezes the others: an axis spans what most points have, and what lies beyond is marked at its edge.
+A method that ran away never squeezes the others: an axis spans what most points have; what lies beyond is marked.
 No pyplot, which would choose a backend for the process.
 """
 
@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
+
+from ctld_lab.report.statistics import Estimate
 
 # Okabe and Ito, which the colour-blind tell apart. Their yellow is too light for lines on white.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
@@ -61,6 +63,12 @@ class Series:
     high: Sequence[float] = ()
     band: bool = False
     width: float = 1.3
+
+    @staticmethod
+    def of(key: Key, x: Sequence[float], estimates: Sequence[Estimate], **more: Any) -> "Series":
+        """Means with their intervals."""
+        low, high = zip(*(found.ends for found in estimates), strict=True) if estimates else ((), ())
+        return Series(key, x, [found.mean for found in estimates], low, high, **more)
 
 
 @dataclass(frozen=True)
@@ -125,10 +133,10 @@ def settled(panel: Panel) -> Panel:
             for place, (x, y) in enumerate(zip(each.x, each.y, strict=True))
             if math.isfinite(x) and math.isfinite(y) and (x > 0 or panel.x != LOG) and (y > 0 or panel.y != LOG)
         ]
-        picked = {name: [float(getattr(each, name)[p]) for p in shown] for name in ("x", "y")}
-        ends = {name: [float(getattr(each, name)[p]) for p in shown] for name in ("low", "high") if len(getattr(each, name))}
+        names = [name for name in ("x", "y", "low", "high") if len(getattr(each, name))]
+        picked: dict[str, Any] = {name: [float(getattr(each, name)[p]) for p in shown] for name in names}
         if shown:
-            series.append(replace(each, **picked, **ends))
+            series.append(replace(each, **picked))
     heights = [y for each in series for y in each.y]
     heights += [value for axis, value in panel.lines if axis == "y" and math.isfinite(value)]
     return replace(panel, series=series, ylim=panel.ylim or inner(heights, log=panel.y == LOG))
@@ -184,7 +192,9 @@ def render(plot: Plot) -> tuple[bytes, bytes]:
         if plot.keys:
             handles = [Line2D([], [], label=key.label, **_style(key)) for key in plot.keys]
             figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
-        figure.get_layout_engine().execute(figure)  # once, not anew for every format, which would be half of all the time
+        engine = figure.get_layout_engine()
+        if engine is not None:  # laid out once, not anew for every format, which would be half of all the time
+            engine.execute(figure)
         figure.set_layout_engine("none")
         return _saved(figure, "png", dpi=200), _saved(figure, "pdf", metadata={"CreationDate": None})
 
@@ -218,7 +228,7 @@ def _draw(axes: Axes, panel: Panel, title: str) -> None:
         axes.plot(each.x, each.y, **style)
         beyond = [x for x, y in zip(each.x, each.y, strict=True) if y > panel.ylim[1]]
         if beyond and (each.key.marker or len(beyond) == len(each.x)):
-            place = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+            place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
             axes.plot(beyond, [1.0] * len(beyond), "^", color=each.key.colour, markersize=4, linestyle="none", **place)
     for axis, value in panel.lines:
         (axes.axvline if axis == "x" else axes.axhline)(value, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
@@ -233,7 +243,9 @@ def _draw(axes: Axes, panel: Panel, title: str) -> None:
     else:
         axes.locator_params(axis="x", nbins=5)
         longest = max(max(each.x) for each in panel.series)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if longest >= 20_000 and value else f"{value:,g}")
+        axes.xaxis.set_major_formatter(
+            lambda value, _: f"{value / 1000:g}k" if longest >= 20_000 and value else f"{value:,g}"
+        )
     axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
 
 
@@ -251,6 +263,8 @@ def _log(axes: Axes, which: str, limits: tuple[float, float]) -> None:
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter("{x:g}")
     else:
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.7 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)))
+        axis.set_major_locator(
+            LogLocator(subs=(1.0, 2.0, 5.0) if decades > 0.7 else (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
+        )
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter("{x:g}")

@@ -12,11 +12,11 @@ import pandas as pd
 from ctld_lab.report.plots import GREY, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose, Table, cells
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting
 
 MOST_PANELS = 24  # of a figure that can be read; the table of trials has them all
-TUNING = ["method", "trials", "bad", "searched", "chosen", "value", "train_seconds", "seconds"]
-TRIALS = ["method", "parameters", "value", "state", "seconds"]
+TUNING, TRIALS = TABLES["tuning"], TABLES["trials"]
 CLOCKS = {"train": "training", "evaluate": "evaluating", "log": "recording"}
 
 
@@ -67,11 +67,19 @@ def _facts(study: StudyRecord) -> list[tuple[str, str]]:
     facts.append(("Scale", description.get("scale", "–")))
     facts.append(("Seeds", ", ".join(map(str, study.seeds)) or "–"))
     facts.append(("Runs", run_states(study)))
-    clocks = pd.DataFrame([run.clocks for run in study.runs], dtype=float).sum() if study.runs else pd.Series(dtype=float)
+    clocks = (
+        pd.DataFrame([run.clocks for run in study.runs], dtype=float).sum() if study.runs else pd.Series(dtype=float)
+    )
     if clocks.sum() > 0:
-        parts = [f"{show_seconds(seconds)} {CLOCKS.get(name, name)}" for name, seconds in clocks.items() if name and seconds]
-        facts.append(("Time", f"{show_seconds(clocks.sum())} in all finished runs" + (f" ({', '.join(parts)})" if parts else "")))
-    facts += [("Note", f"{run.name}: {shortened(note)}") for run in study.runs for note in run.environment.get("notes", [])]
+        parts = [
+            f"{show_seconds(seconds)} {CLOCKS.get(name, name)}" for name, seconds in clocks.items() if name and seconds
+        ]
+        facts.append(
+            ("Time", f"{show_seconds(clocks.sum())} in all finished runs" + (f" ({', '.join(parts)})" if parts else ""))
+        )
+    facts += [
+        ("Note", f"{run.name}: {shortened(note)}") for run in study.runs for note in run.environment.get("notes", [])
+    ]
     return facts
 
 
@@ -102,7 +110,9 @@ def _environment(record: dict[str, Any]) -> str:
 def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One line per search, and one per trial."""
     if study.published:
-        return study.tables.get("tuning", pd.DataFrame(columns=TUNING)), study.tables.get("trials", pd.DataFrame(columns=TRIALS))
+        return study.tables.get("tuning", pd.DataFrame(columns=TUNING)), study.tables.get(
+            "trials", pd.DataFrame(columns=TRIALS)
+        )
     train = {run.name: run.clocks.get("train", math.nan) for run in study.runs}
     searches, lines = [], []
     for method in sorted(study.tuning, key=lambda method: [*study.methods, method].index(method)):
@@ -112,7 +122,9 @@ def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
             continue
         bad = sum(trial.get("diverged", False) or trial.get("failed", False) for trial in trials)
         ends = {name: ends for name, ends in record.get("space", {}).items() if len(ends) > 1}
-        searched = ", ".join(f"{name} {show_setting(low)} to {show_setting(high)}" for name, (low, high, *_) in ends.items())
+        searched = ", ".join(
+            f"{name} {show_setting(low)} to {show_setting(high)}" for name, (low, high, *_) in ends.items()
+        )
         training = sum(train.get(trial.get("run", ""), math.nan) for trial in trials)
         seconds = sum(trial.get("seconds", 0.0) for trial in trials)
         told = _parameters(chosen) if chosen is not None else "none: all diverged or failed"
@@ -134,7 +146,9 @@ def _words(study: StudyRecord, tuning: pd.DataFrame) -> str:
     if tuning.empty:
         return ""
     first = next((record for record in study.tuning.values() if record.get("trials")), {})
-    counts = {study.title(method): int(trials) for method, trials in zip(tuning["method"], tuning["trials"], strict=True)}
+    counts = {
+        study.title(method): int(trials) for method, trials in zip(tuning["method"], tuning["trials"], strict=True)
+    }
     searches = counted(len(tuning), "method")
     if not set(tuning["method"]) <= set(study.methods):
         searches = f"{counted(len(tuning), 'search', 'searches')}, one for each method and workload"
@@ -142,7 +156,8 @@ def _words(study: StudyRecord, tuning: pd.DataFrame) -> str:
     if len(set(counts.values())) > 1:
         trials = "trials differ: " + ", ".join(f"{title} {count}" for title, count in counts.items())
     many = MOST_PANELS if len(tuning) > MOST_PANELS else 0
-    search, criterion = first.get("search", "not recorded"), first.get("criterion", "not recorded")
+    search = "" if study.published else first.get("search", "not recorded")
+    criterion = first.get("criterion", "not recorded")
     return Prose("common")("tuning", search=search, criterion=criterion, trials=trials, many=many)
 
 

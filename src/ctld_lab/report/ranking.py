@@ -1,4 +1,4 @@
-"""Who is best, how the others stand to it, whether that is the paper's order, and how far the experiment is from the paper's."""
+"""Who is best, how the others stand to it, whether that is the paper's order, and what is smaller here."""
 
 import math
 import re

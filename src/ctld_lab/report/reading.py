@@ -171,8 +171,8 @@ def read_study(directory: StudyDirectory | Path) -> StudyRecord:
     try:
         description = _fitted(directory.description(), shapes.STUDY, directory.path / "study.json", "correct it")
         if "published" in description:
-            prefix = f"{description.get('study') or directory.path.resolve().name}-"
-            return StudyRecord(directory, description, tables=read_tables(directory.path.parent / "tables", prefix))
+            tables = read_tables(directory.path.parent / "tables", f"{directory.path.resolve().name}-")
+            return StudyRecord(directory, description, tables=tables)
     except (RecordError, OSError) as error:
         return StudyRecord(directory, {}, problem=printable(str(error)))
     runs = [read_run(run) for run in directory.runs()]
@@ -207,23 +207,35 @@ def read_flat(directory: RunDirectory) -> dict[str, Any]:
     return _fitted(directory.flatness(), shapes.FLATNESS, directory.path / "flatness.json", "measure it with --again")
 
 
-def read_tables(folder: Path, prefix: str) -> dict[str, pd.DataFrame]:
-    """The tables of a report that begin with `prefix`; each column that holds numbers alone is one of floats."""
+def read_tables(folder: Path, prefix: str, kind: str = "") -> dict[str, pd.DataFrame]:
+    """The tables of a report that begin with `prefix`, by name; refused, if a column is missing or is not of numbers."""
     found = {}
     for path in sorted(folder.glob(f"{prefix}*.csv")):
         if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_TABLE:
             raise RecordError(f"{path} is no table of a report; remove it and make the report again")
+        name = path.stem.removeprefix(prefix)
         try:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-        except (ValueError, UnicodeDecodeError) as error:
-            raise RecordError(f"{path} cannot be read as a table ({printable(str(error))}); make the report again") from None
-        for column in frame:
-            blank = frame[column].where(frame[column] != "", "nan")
-            numbers = pd.to_numeric(blank, errors="coerce")
-            numeric = (numbers.notna() | (blank == "nan")).all() and numbers.notna().any()
-            frame[column] = numbers.astype(float) if numeric else frame[column].map(printable)
-        found[path.stem.removeprefix(prefix)] = frame
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+            missing = [column for column in shapes.columns(kind + name) if column not in frame]
+            if missing:
+                raise ValueError(f"without {', '.join(missing)}")
+            found[name] = frame.apply(_column)
+        except (ValueError, UserWarning) as error:
+            words = f"cannot be read as a table ({printable(str(error))}); make the report again"
+            raise RecordError(f"{path} {words}") from None
     return found
+
+
+def _column(column: "pd.Series[str]") -> "pd.Series[Any]":
+    name = str(column.name)
+    if name in shapes.TEXT_COLUMNS:
+        return column.map(printable)
+    numbers = pd.to_numeric(column.replace("", "nan"), errors="coerce")
+    whole = bool(column.str.fullmatch(r"-?\d{1,15}").all())
+    wrong = column[numbers.isna() & (column != "")]
+    if len(wrong) or (name in shapes.WHOLE_COLUMNS and not whole):
+        raise ValueError(f"column {name} holds {printable(repr(next(iter(wrong), '')))}, not a number")
+    return numbers.astype(int if whole and len(column) else float)
 
 
 def _fitted(record: dict[str, Any], shape: dict[Any, Any], path: Path, remedy: str) -> dict[str, Any]:

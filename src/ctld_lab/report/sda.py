@@ -9,7 +9,9 @@ from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell, variant_title
 from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
 
-IMAGE = "image_mse"  # of the image that comes back through the whole stack: what tuning judged by; older records lack it
+IMAGE = (
+    "image_mse"  # of the image that comes back through the whole stack: what tuning judged by; older records lack it
+)
 LAYER = "mse"  # of the layer on its own input: what the paper compares, on training data
 SPLITS = {"train": "training", "test": "test"}
 NAMES = {IMAGE: "MSE of the image through the whole stack", LAYER: "MSE of the last layer"}
@@ -24,7 +26,8 @@ def content(study: StudyRecord) -> Content:
     for variant in variants:
         competing = [row for row in rows if row.variant == variant]
         found.summary += Prose("sda").paragraphs(
-            "summary", variant=variant_title(variant), verdict=verdict(competing, f"test {judged}", name=f"test {NAMES[judged]}"),
+            "summary", variant=variant_title(variant),
+            verdict=verdict(competing, f"test {judged}", name=f"test {NAMES[judged]}"),
             agreement=agreement(competing, f"{split} {judged}", printed, name=f"{SPLITS[split]} {NAMES[judged]}"),
             theirs=variant == "paper" and judged == IMAGE and any(row.done for row in competing),
             their_verdict=verdict(
@@ -56,7 +59,9 @@ def _draw(study: StudyRecord, variants: Sequence[str], judged: str, found: Conte
     ]
     panels.append(ratio_panel(trace))
     diverged = any(run.diverged for run in study.finals)
-    caption = Prose("sda")("curves", through=judged == IMAGE, split=SPLITS[split], band=Prose("common")("band", diverged=diverged))
+    caption = Prose("sda")(
+        "curves", through=judged == IMAGE, split=SPLITS[split], band=Prose("common")("band", diverged=diverged)
+    )
     found.plots += curves_plot(study, "curves", caption, panels, frame)
     found.data |= {"curves": frame, "trace": trace}
 
@@ -83,12 +88,18 @@ def _final(study: StudyRecord, rows: Sequence[Row], judged: str, printed: dict[s
 
 
 def _layers(rows: Sequence[Row]) -> Table:
-    layers = max((sum(metric.startswith(f"test {LAYER} of layer") for metric in row.metrics) for row in rows), default=0)
+    layers = max(
+        (sum(metric.startswith(f"test {LAYER} of layer") for metric in row.metrics) for row in rows), default=0
+    )
     metrics = {
         f"{split} {LAYER} of layer {layer}": f"Layer {layer}, {split}"
         for layer in range(1, layers + 1)
         for split in ("train", "test")
     }
-    body = [cells(row.title, row.variant, *(value_cell(row, metric, marked=False) for metric in metrics)) for row in rows]
+    body = [
+        cells(row.title, row.variant, *(value_cell(row, metric, marked=False) for metric in metrics)) for row in rows
+    ]
     caption = "MSE of each layer on its own input, at its end: what the paper's figure shows"
-    return Table("layers", caption, ["Method", "Setting", *metrics.values()], body, final_frame(rows, only=list(metrics)))
+    return Table(
+        "layers", caption, ["Method", "Setting", *metrics.values()], body, final_frame(rows, only=list(metrics))
+    )

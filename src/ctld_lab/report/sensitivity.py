@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, NAMES, ORANGE, PURPLE, SKY, VERMILION, Key, Panel, Plot, Series
@@ -79,11 +80,13 @@ def _plot(study: StudyRecord, rows: Sequence[Row], caption: str) -> Plot:
     panels.append(Panel(title, series, "hill height w", "test nats per character", x=NAMES, names=names))
     for variant, (title, words, name) in CURVES.items():
         points = [row for row in rows if row.variant == variant and row.done and name in row.point]
-        points.sort(key=lambda row, name=name: _order(row.point[name]))
+        points = sorted(points, key=partial(_order, name))
         places = list(range(len(points)))
         plain = [p for p in places if not (name == "share" and points[p].point[name] == 0)]
         series = _series([points[p] for p in plain], plain, MEAN)
-        series += _series([points[p] for p in places if p not in plain], [p for p in places if p not in plain], UNEXPLORED)
+        series += _series(
+            [points[p] for p in places if p not in plain], [p for p in places if p not in plain], UNEXPLORED
+        )
         theirs = [p for p in places if points[p].point[name] == defaults.get(name)]
         series += [replace(each, low=(), high=()) for each in _series([points[p] for p in theirs], theirs, PAPER)]
         labels = ["0: SGD-M" if p not in plain else _setting(points[p].point[name]) for p in places]
@@ -94,18 +97,19 @@ def _plot(study: StudyRecord, rows: Sequence[Row], caption: str) -> Plot:
 
 def _series(rows: Sequence[Row], places: Sequence[int], key: Key) -> list[Series]:
     """Means with their intervals; where a seed diverged there is no mean, and a cross stands at the mean of the others."""
-    found = []
-    for kept, own in ((False, key), (True, LOST)):
-        chosen = [(float(p), row.estimate(METRIC)) for p, row in zip(places, rows, strict=True) if bool(row.diverged) == kept]
-        if chosen:
-            low, high = ([getattr(x, end) if x.half_width is not None else math.nan for _, x in chosen] for end in ("low", "high"))
-            ends = {} if kept else {"low": low, "high": high}
-            found.append(Series(own, [p for p, _ in chosen], [x.mean for _, x in chosen], **ends))
-    return found
+    pairs = list(zip(map(float, places), rows, strict=True))
+    sound, lost = (
+        [(p, row.estimate(METRIC)) for p, row in pairs if bool(row.diverged) == wrong] for wrong in (False, True)
+    )
+    return [
+        Series.of(key, [p for p, _ in sound], [found for _, found in sound]),
+        Series(LOST, [p for p, _ in lost], [found.mean for _, found in lost]),
+    ]
 
 
-def _order(value: Any) -> tuple[bool, float]:
+def _order(name: str, row: Row) -> tuple[bool, float]:
     """Numbers in order, "auto" first."""
+    value = row.point[name]
     return (not isinstance(value, str), 0.0 if isinstance(value, str) else float(value))
 
 
@@ -124,5 +128,9 @@ def _table(study: StudyRecord, rows: Sequence[Row], prose: Prose) -> Table:
         numbers = (value_cell(row, metric, marked=False) for metric in (METRIC, "train nats", "test perplexity"))
         body.append(cells(point, *numbers, row.state))
     columns = ["Point", "Test nats/char", "Train nats/char", "Test perplexity", "Runs"]
-    notes = [*prose.paragraphs("notes", printed=printed_values(study).get("S")), *paper_note(study), *scale_notes(study)]
+    notes = [
+        *prose.paragraphs("notes", printed=printed_values(study).get("S")),
+        *paper_note(study),
+        *scale_notes(study),
+    ]
     return Table("points", "All points", columns, body, final_frame(rows), notes)

@@ -16,7 +16,9 @@ LONGEST = 4000
 
 def printable(text: str) -> str:
     """The text without anything that a terminal would obey, and not without end."""
-    shown = "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    shown = "".join(
+        letter if letter.isprintable() or letter in "\n\u00a0" else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
@@ -136,3 +138,38 @@ FLATNESS = {
     "rises": [{"size": NUMBER, "mean": NUMBER}], "loss": NUMBER, "gradient_norm": NUMBER, "metric": TEXT, "what": TEXT,
     "settings": {...: ANYTHING}, "torch": TEXT, "threads": WHOLE,
 }  # fmt: skip
+
+# ---- the tables of a report, which may be published without the runs: what each must have ----
+
+_HEADERS = """
+final: method variant point metric mean low high count planned failed diverged mark paper
+seeds: method variant point metric seed value
+curves: variant split metric method stage step mean low high count
+trace: stage step temperature_ratio
+temperature: variant stage temperature cold_share share_outside highest_ratio seeds
+tuning: method trials bad searched chosen value train_seconds seconds
+trials: method parameters value state seconds
+theorem: tempering quantity variable slope standard_error bound from to misfit
+theorem-points: tempering quantity variable at value standard_error
+wells: dimensions tempering kinetic_temperature kinetic_temperature_error configurational_temperature \
+configurational_temperature_error mean_square_ratio mean_square_ratio_error crossing_rate crossing_rate_error crossing_ratio \
+crossing_ratio_error kinetic_scatter square_scatter largest_total_variation fewest_half_trips steps runs
+targets: target tempering average mean error expected expected_error errors_away
+differences: workload one other role metric mean low high count word
+flat-values: method variant measure mean low high count tempered weight_decay
+flat-differences: method variant measure mean low high count
+flat-correlations: variant measure quality rho p runs methods
+flat-seeds: method variant measure seed value
+FINALS: points exactness times layers temperature-curve
+WHOLE: count planned failed diverged seed seeds stage trials bad methods tempered
+TEXT: method variant point metric mark paper split searched chosen parameters state tempering quantity variable dimensions \
+target average workload one other role word measure quality
+"""
+TABLES = {name: rest.split() for name, _, rest in (line.partition(": ") for line in _HEADERS.strip().splitlines())}
+WHOLE_COLUMNS, TEXT_COLUMNS = TABLES.pop("WHOLE"), TABLES.pop("TEXT")
+FINALS = TABLES.pop("FINALS")
+
+
+def columns(name: str) -> list[str]:
+    """Of the table of this name; "final-digits5k" is one of final results, and so are some others."""
+    return TABLES["final"] if name.startswith("final") or name in FINALS else TABLES.get(name, [])

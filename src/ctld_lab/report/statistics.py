@@ -37,6 +37,11 @@ class Estimate:
         return None if self.low is None or self.high is None else 0.5 * (self.high - self.low)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The interval; NaN where it is unknown."""
+        return (math.nan, math.nan) if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def freedom(self) -> float:
         return self.count - 1.0 if self.degrees is None else self.degrees
 
@@ -119,7 +124,7 @@ def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
 def marks(means: Mapping[str, Estimate], values: Mapping[str, BySeed]) -> dict[str, str]:
     """BEST, TIE, UNDECIDED, UNKNOWN, or "" for what is worse; lower is better. `values` by seed, where they were kept.
 
-    Nothing is claimed where one seed is all there is. What diverged in any seed is not to be handed over: it is out of the race.
+    Nothing is claimed where one seed is all there is. What diverged in any seed is not to be handed over.
     """
     found = dict.fromkeys(means, "")
     several = [name for name in means if means[name].half_width is not None]

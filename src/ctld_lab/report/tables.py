@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pandas as pd
 
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_study
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import (
     NOTHING,
     Estimate,
@@ -24,8 +25,7 @@ from ctld_lab.report.wording import counted, shortened
 
 # Fields of a double-well result that say how it was made, not what came out.
 NOT_MEASURED = {"dimensions", "steps", "seed", "tempered", "seconds", "diverged", "format"}
-FINAL = ["method", "variant", "point", "metric", "mean", "low", "high", "count", "planned", "failed", "diverged", "mark", "paper"]
-SEEDS = ["method", "variant", "point", "metric", "seed", "value"]
+FINAL, SEEDS = TABLES["final"], TABLES["seeds"]
 Point = tuple[tuple[str, Any], ...]
 
 
@@ -109,7 +109,9 @@ def final_table(study: StudyRecord | StudyDirectory | Path) -> list[Row]:
     variants.sort(key=lambda variant: ("tuned", "paper", "tempered", "untempered", variant).index(variant))
     rows.sort(key=lambda row: (variants.index(row.variant), order.get(row.method, len(order))))
     for variant in variants:  # where lower is better: neither of a timing nor of exactness
-        mark([row for row in rows if row.variant == variant and row.unit == "seed" and not row.method.startswith("d = ")])
+        mark(
+            [row for row in rows if row.variant == variant and row.unit == "seed" and not row.method.startswith("d = ")]
+        )
     return rows
 
 
@@ -167,7 +169,9 @@ def _timing_rows(study: StudyRecord, run: RunRecord) -> list[Row]:
     for method, measured in run.result.get("methods", {}).items():
         # Those kept: rounds that something else disturbed are left out, for each method on its own.
         rounds = measured.get("rounds", run.result.get("rounds", 0))
-        middle, low, high, seconds = (measured.get(key, math.nan) for key in ("ratio", "low", "high", "seconds_per_epoch"))
+        middle, low, high, seconds = (
+            measured.get(key, math.nan) for key in ("ratio", "low", "high", "seconds_per_epoch")
+        )
         # Fewer than six values have no 95 % interval of their median.
         ratio = Estimate(middle, low, high, rounds) if rounds >= 6 else Estimate(middle, None, None, rounds)
         given = {"seconds per epoch": Estimate(seconds, None, None, rounds), "ratio": ratio}
@@ -193,14 +197,14 @@ def _published(study: StudyRecord) -> list[Row]:
     values: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
     seeds = study.tables.get("seeds")
     if seeds is not None:
-        for method, variant, point, metric, seed, value in _text(seeds, SEEDS[:4]).itertuples(index=False):
+        for method, variant, point, metric, seed, value in seeds[SEEDS].itertuples(index=False):
             by_metric = values.setdefault((method, variant, point), {})
             by_metric.setdefault(metric, {})[int(seed)] = float(value)
     rows = []
     for name, frame in study.tables.items():
         if name == "layers" or not set(FINAL) <= set(frame.columns):
             continue
-        for key, part in _text(frame, FINAL[:4]).groupby(FINAL[:3], sort=False):
+        for key, part in frame.groupby(FINAL[:3], sort=False):
             method, variant, point = map(str, key)
             first = part.iloc[0]
             given = {line["metric"]: _estimate(line) for _, line in part.iterrows() if line["metric"]}
@@ -208,20 +212,14 @@ def _published(study: StudyRecord) -> list[Row]:
             planned, failed, diverged = counts
             done = max((each.count for each in given.values()), default=0) + diverged
             unit = "round" if "seconds per epoch" in given else "seed"
-            more = (values.get((method, variant, point), {}), given, {}, unit)
-            rows.append(Row(method, _title(study, method), variant, _point(point), planned, done, failed, diverged, *more))
+            row = Row(method, _title(study, method), variant, _point(point), planned, done, failed, diverged, unit=unit)
+            rows.append(replace(row, values=values.get((method, variant, point), {}), given=given))
     return rows
 
 
-def _text(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """A column that is empty throughout was read as one of numbers, and so was one of names that are numbers."""
-    return frame.assign(**{column: frame[column].map(lambda x: "" if x != x else str(x)) for column in columns})
-
-
 def _estimate(line: Mapping[str, Any]) -> Estimate:
-    low, high = (float(line[end]) if pd.notna(line[end]) and line[end] != "" else None for end in ("low", "high"))
-    mean = float(line["mean"]) if line["mean"] != "" else math.nan
-    return Estimate(mean, low, high, int(line["count"]))
+    low, high = (None if math.isnan(line[end]) else float(line[end]) for end in ("low", "high"))
+    return Estimate(float(line["mean"]), low, high, int(line["count"]))
 
 
 def _point(text: str) -> dict[str, Any]:
@@ -248,7 +246,7 @@ def final_frame(
         for metric in row.metrics or [""]:
             if only is None or metric in only:
                 found = row.estimate(metric)
-                numbers = [found.mean, found.low, found.high, found.count, row.planned, row.failed, row.diverged]
+                numbers = [found.mean, *found.ends, found.count, row.planned, row.failed, row.diverged]
                 printed = (paper or {}).get(metric, {}).get(row.method, "")
                 names = [row.method, row.variant, _point_text(row), metric]
                 lines.append([*names, *numbers, row.marks.get(metric, ""), printed])
@@ -321,7 +319,9 @@ def unlike(directories: Sequence[Path]) -> dict[str, str]:
             if all(isinstance(value, dict) for value in values):
                 names = dict.fromkeys(name for value in values for name in value)
                 differing = [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
-                found[key] = "; ".join(f"{name} {_against([value.get(name) for value in values])}" for name in differing)
+                found[key] = "; ".join(
+                    f"{name} {_against([value.get(name) for value in values])}" for name in differing
+                )
             else:
                 found[key] = _against(values)
     return found

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, variant_title
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate, estimate
 from ctld_lab.report.wording import show, show_estimate, show_setting
 
@@ -48,7 +49,9 @@ def add(study: StudyRecord, found: Content) -> None:
     for variant in dict.fromkeys(each.variant for each in temperings):
         far = [each for each in temperings if each.variant == variant and each.outside > MUCH_OUTSIDE]
         if far:
-            shares = [f"{_percent(each.outside)} of it" + (f" in layer {each.stage}" if layered else "") for each in far]
+            shares = [
+                f"{_percent(each.outside)} of it" + (f" in layer {each.stage}" if layered else "") for each in far
+            ]
             found.summary.append(Prose("common")("outside", variant=variant_title(variant), shares=shares))
     found.tables.append(_table(temperings, layered=layered))
 
@@ -78,7 +81,7 @@ def _published(study: StudyRecord) -> list[Tempering]:
     return [
         Tempering(
             str(line["variant"]), int(line["stage"]), Estimate(line["temperature"], None, None, int(line["seeds"])),
-            *(line[name] for name in SHARES),
+            line["cold_share"], line["share_outside"], line["highest_ratio"],
             {name: Estimate(line.get(name, math.nan), None, None, 1) for name in THERMOMETERS},
         )
         for _, line in frame.iterrows()
@@ -116,8 +119,15 @@ def _table(temperings: list[Tempering], *, layered: bool) -> Table:
         numbers = [each.temperature.mean, each.cold, each.outside, each.highest]
         numbers += [each.readings[name].mean for name in THERMOMETERS]
         lines.append([each.variant, each.stage, *numbers, each.temperature.count])
-    header = ["variant", "stage", "temperature", *SHARES, *THERMOMETERS, "seeds"]
-    columns = ["Setting", *(["Layer"] if layered else []), "T", "Exploration at g = 1", f"Outside, |α| > {EDGE:g}", "Highest 1/g"]
+    header = [*TABLES["temperature"][:-1], *THERMOMETERS, "seeds"]
+    columns = [
+        "Setting",
+        *(["Layer"] if layered else []),
+        "T",
+        "Exploration at g = 1",
+        f"Outside, |α| > {EDGE:g}",
+        "Highest 1/g",
+    ]
     columns += [*(THERMOMETERS[name] for name in measured), "Seeds"]
     seeds = max(each.temperature.count for each in temperings)
     notes = Prose("common").paragraphs("temperature", seeds=seeds, measured=bool(measured))

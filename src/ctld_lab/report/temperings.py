@@ -7,9 +7,25 @@ from typing import Any
 
 import pandas as pd
 
-from ctld_lab.report.plots import BLACK, BLUE, GREEN, LINEAR, LOG, NAMES, ORANGE, PURPLE, SKY, VERMILION, Key, Panel, Plot, Series
+from ctld_lab.report.plots import (
+    BLACK,
+    BLUE,
+    GREEN,
+    LINEAR,
+    LOG,
+    NAMES,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    Key,
+    Panel,
+    Plot,
+    Series,
+)
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Cell, Content, Prose, Table, cells
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wells import (
     CONFIGURATIONAL,
     KINETIC,
@@ -27,7 +43,7 @@ from ctld_lab.report.wells import (
     together,
     wells,
 )
-from ctld_lab.report.wording import counted, show
+from ctld_lab.report.wording import show
 
 OFF = 3.0
 """Standard errors from which on an average counts as wrong."""
@@ -36,7 +52,7 @@ TWICE_CHANCE = 2.0
 COLOURS = {"calibrated": BLUE, "calibrated auto": SKY, "half-the-force": BLACK, "paper": VERMILION}
 MARKERS = {"calibrated": "o", "calibrated auto": "D", "half-the-force": "x", "paper": "s"}
 DRIVEN = (GREEN, ORANGE, PURPLE)
-TARGETS = ["target", "tempering", "average", "mean", "error", "expected", "expected_error", "errors_away"]
+TARGETS = TABLES["targets"]
 NAMED = {"funnel": "Funnel", "nine-modes": "Nine modes", "network": "Bayesian network"}
 MODES, CHANGES, TRIPS = "total variation of the modes", "changes of mode", "fewest half-trips"
 
@@ -44,11 +60,12 @@ MODES, CHANGES, TRIPS = "total variation of the modes", "changes of mode", "fewe
 def content(study: StudyRecord) -> Content:
     found = wells(study)
     rate = _rate(study)
+    judged = [well for well in found if well.done or well.diverged]
     others = sorted({well.tempering for well in found} - {"calibrated", "half-the-force"}, key=rank)
     targets = _targets(study)
     prose = Prose(
         "tempering", requirements=requirements(found, rate), rated=math.isfinite(rate.mean), absent=_absent(study, "rate"),
-        twins=[(well, kinetic_verdict(well)) for well in found if well.tempering == "half-the-force" and (well.done or well.diverged)],
+        twins=[(well, kinetic_verdict(well)) for well in judged if well.tempering == "half-the-force"],
         others=[[well for well in found if well.tempering == label] for label in others], targets=targets,
         failed=[run.name for run in study.finals if run.kind == "tempering" and run.state == "failed"],
     )  # fmt: skip
@@ -73,7 +90,11 @@ def _rate(study: StudyRecord) -> Found:
     if study.published and "wells" in study.tables:
         frame = study.tables["wells"]
         line = frame[frame["tempering"] == "none"]
-        return Found(*(float(line[name].iloc[0]) for name in ("crossing_rate", "crossing_rate_error"))) if len(line) else NOTHING
+        return (
+            Found(*(float(line[name].iloc[0]) for name in ("crossing_rate", "crossing_rate_error")))
+            if len(line)
+            else NOTHING
+        )
     return found_in(special(study, "rate").get("crossing_rate", {}))
 
 
@@ -91,7 +112,10 @@ def _plot(found: Sequence[Well], rate: Found, caption: str) -> Plot:
     labels = sorted({well.tempering for well in found}, key=rank)
     driven = [label for label in labels if label.startswith("driven")]
     colours = COLOURS | {label: DRIVEN[place % len(DRIVEN)] for place, label in enumerate(driven)}
-    keys = {label: Key(title(label), colours.get(label, BLACK), marker=MARKERS.get(label, "^"), line=False) for label in labels}
+    keys = {
+        label: Key(title(label), colours.get(label, BLACK), marker=MARKERS.get(label, "^"), line=False)
+        for label in labels
+    }
     sizes = sorted({well.dimensions for well in found})
 
     def panel(name: str, value: Callable[[Well], Found], ylabel: str, line: float, y: str = LINEAR) -> Panel:
@@ -125,11 +149,26 @@ def _wells_table(found: Sequence[Well], rate: Found, prose: Prose) -> Table:
         numbers = [well.kinetic, well.configurational, well.square, show(well.variation, 2), trips]
         ratio = well.rate.over(rate)
         body.append(cells(f"{well.dimensions:,}", name, *numbers, well.rate, ratio, f"{well.steps:,}", well.state))
-        values = [x for each in (well.kinetic, well.configurational, well.square, well.rate, ratio) for x in (each.mean, each.error)]
-        lines.append([well.dimensions, well.tempering, *values, *well.scatter, well.variation, well.trips[0], well.steps, well.done])
+        values = [
+            x
+            for each in (well.kinetic, well.configurational, well.square, well.rate, ratio)
+            for x in (each.mean, each.error)
+        ]
+        lines.append(
+            [
+                well.dimensions,
+                well.tempering,
+                *values,
+                *well.scatter,
+                well.variation,
+                well.trips[0],
+                well.steps,
+                well.done,
+            ]
+        )
     known = math.isfinite(rate.mean)
     body.append(cells("any", "none", *["–"] * 5, *([rate, "1"] if known else ["–", "–"]), "–", "–"))
-    lines.append(["any", "none", *[math.nan] * 6, rate.mean, rate.error, *[math.nan] * 8])
+    lines.append(["any", "none", *[math.nan] * 6, rate.mean, rate.error, *[math.nan] * 6, "", ""])
     caption = "The double well by dimension and tempering"
     return Table("wells", caption, columns, body, pd.DataFrame(lines, columns=WELLS), prose.paragraphs("wells_notes"))
 
@@ -182,7 +221,18 @@ def _targets_frame(study: StudyRecord) -> pd.DataFrame:
         for name in [*first, *(name for name in names if name not in first)]:
             found, exact = together(group.each(name)), group.expected(name)
             exact = exact if math.isfinite(exact.mean) else found_in(reference.get(name, {}))
-            lines.append([group.target, group.tempering, name, found.mean, found.error, exact.mean, exact.error, found.away(exact)])
+            lines.append(
+                [
+                    group.target,
+                    group.tempering,
+                    name,
+                    found.mean,
+                    found.error,
+                    exact.mean,
+                    exact.error,
+                    found.away(exact),
+                ]
+            )
         shares, trips = modes(group), group.numbers("half_trips")
         nothing = [math.nan] * 3
         if shares:
@@ -211,7 +261,11 @@ def _judged(key: tuple[str, str], frame: pd.DataFrame, group: Group | None) -> J
     """Off is three standard errors or more. An error that is not known shows no agreement."""
     agree, off, unknown = 0, [], 0
     for _, line in frame.iterrows():
-        name, found, exact = line["average"], Found(line["mean"], line["error"]), Found(line["expected"], line["expected_error"])
+        name, found, exact = (
+            line["average"],
+            Found(line["mean"], line["error"]),
+            Found(line["expected"], line["expected_error"]),
+        )
         if name == MODES:
             beyond = found.mean - TWICE_CHANCE * found.error
             wrong, open_case = beyond > 0, math.isnan(beyond)
@@ -242,7 +296,10 @@ def _targets_table(study: StudyRecord, frame: pd.DataFrame, prose: Prose) -> Tab
     body = []
     for (target, name), part in frame.groupby(["target", "average"], sort=False):
         by_label = {line["tempering"]: line for _, line in part.iterrows()}
-        exact = next((Found(x["expected"], x["expected_error"]) for x in by_label.values() if math.isfinite(x["expected"])), NOTHING)
+        exact = next(
+            (Found(x["expected"], x["expected_error"]) for x in by_label.values() if math.isfinite(x["expected"])),
+            NOTHING,
+        )
         shown = [_target_cell(str(name), by_label.get(label), exact) for label in labels]
         right = "0" if name == MODES else exact.right
         body.append(cells(NAMED.get(target, target), _shown(str(name)), right, *shown))

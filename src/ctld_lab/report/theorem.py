@@ -10,6 +10,7 @@ import pandas as pd
 from ctld_lab.report.plots import BLACK, BLUE, GREY, LOG, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wording import PLUS_MINUS, show, show_setting
 
 TEMPERINGS = {
@@ -20,8 +21,7 @@ TEMPERINGS = {
 NAMED = {"none": "no tempering", "paper": "the paper's tempering", "fixed": "one tempering at all step sizes"}
 BOUND = Key("rate of the bound: 1/(Lη), or η", GREY, dashes=(3.0, 2.0))
 LARGEST_MISFIT = 4.0  # χ² per degree of freedom; above it there is no such law
-SLOPES = ["tempering", "quantity", "variable", "slope", "standard_error", "bound", "from", "to", "misfit"]
-POINTS = ["tempering", "quantity", "variable", "at", "value", "standard_error"]
+SLOPES, POINTS = TABLES["theorem"], TABLES["theorem-points"]
 QUANTITIES = {
     "decaying_bias": "decaying bias", "decaying_mse": "decaying MSE", "decaying_variance": "decaying variance",
     "limit": "bias left", "cold_limit": "bias left at g = 1",
@@ -43,7 +43,13 @@ def add(study: StudyRecord, found: Content) -> None:
     laws, limits = _laws(slopes)
     missing = sum(run.state != "done" for run in runs)
     prose = Prose(
-        "double_well", laws=laws, limits=limits, last=last, measured=not points.empty, missing=missing, planned=len(runs)
+        "double_well",
+        laws=laws,
+        limits=limits,
+        last=last,
+        measured=not points.empty,
+        missing=missing,
+        planned=len(runs),
     )
     found.summary += prose.paragraphs("theorem")
     found.plots += _plots(study, points, prose("theorem_caption"))
@@ -60,16 +66,26 @@ def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame, list[Mappin
     slopes: list[list[Any]] = []
     points: list[list[Any]] = []
     last = []
-    runs = [run for run in study.finals if run.kind == "theorem" and run.state == "done" and run.result.get("step_sizes")]
+    runs = [
+        run for run in study.finals if run.kind == "theorem" and run.state == "done" and run.result.get("step_sizes")
+    ]
     for variant, variable in (("steps", "L"), ("step_size", "η")):
         own = [run for run in runs if run.variant == variant]
-        for run in sorted(own, key=lambda run: [*TEMPERINGS, run.config.get("tempering")].index(run.config.get("tempering"))):
+        for run in sorted(
+            own, key=lambda run: [*TEMPERINGS, run.config.get("tempering")].index(run.config.get("tempering"))
+        ):
             tempering, sizes = str(run.config.get("tempering", "none")), run.result["step_sizes"]
             fits = run.result.get("slopes", {}) if variable == "η" else sizes[0].get("slopes", {})
             numbers = ("slope", "error", "bound", "from", "to", "misfit")
-            slopes += [[tempering, name, variable, *(fit.get(x, math.nan) for x in numbers)] for name, fit in fits.items()]
+            slopes += [
+                [tempering, name, variable, *(fit.get(x, math.nan) for x in numbers)] for name, fit in fits.items()
+            ]
             lines = sizes if variable == "η" else sizes[0].get("lengths", [])
-            at, names = ("step_size", ("limit", "cold_limit")) if variable == "η" else ("steps", ("decaying_bias", "decaying_mse"))
+            at, names = (
+                ("step_size", ("limit", "cold_limit"))
+                if variable == "η"
+                else ("steps", ("decaying_bias", "decaying_mse"))
+            )
             points += [
                 [tempering, name, variable, line.get(at), line.get(name), line.get(f"{name}_error")]
                 for name in names
@@ -82,7 +98,7 @@ def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame, list[Mappin
 
 
 def _plots(study: StudyRecord, points: pd.DataFrame, caption: str) -> list[Plot]:
-    picture = study.directory.path.parent / "figures" / f"{study.name}-theorem.png"
+    picture = study.directory.path.parent / "figures" / f"{study.directory.path.resolve().name}-theorem.png"
     if points.empty and study.published and picture.is_file():
         return [Plot("theorem", f"{caption} {Prose('common')('picture')}", (), image=picture.read_bytes())]
     if points.empty:
@@ -125,7 +141,10 @@ def _rate(points: pd.DataFrame, exponent: float) -> list[Series]:
 
 
 def _laws(slopes: pd.DataFrame) -> tuple[list[tuple[str, list[str]]], list[str]]:
-    words = {"decaying_bias": "the decaying part of the bias", "decaying_mse": "the decaying part of the mean square error"}
+    words = {
+        "decaying_bias": "the decaying part of the bias",
+        "decaying_mse": "the decaying part of the mean square error",
+    }
     laws: dict[str, list[str]] = {}
     limits = []
     for _, line in slopes.iterrows():

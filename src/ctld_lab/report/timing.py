@@ -47,7 +47,13 @@ def _word(row: Row) -> str:
     ratio = row.estimate("ratio")
     if ratio.low is None or ratio.high is None:
         return ""
-    return "slower than SGD-M" if ratio.low > 1.0 else "faster than SGD-M" if ratio.high < 1.0 else "not to be told from SGD-M"
+    return (
+        "slower than SGD-M"
+        if ratio.low > 1.0
+        else "faster than SGD-M"
+        if ratio.high < 1.0
+        else "not to be told from SGD-M"
+    )
 
 
 def _standing(rows: Sequence[Row]) -> list[Standing]:
@@ -57,7 +63,9 @@ def _standing(rows: Sequence[Row]) -> list[Standing]:
         ratio = row.estimate("ratio")
         if row.method != "sgd" and ratio.low is not None and ratio.high is not None:
             tie = ratio.low >= 1.0 - MARGIN and ratio.high <= 1.0 + MARGIN
-            shown = "Ahead" if ratio.high < 1.0 - MARGIN else "Behind" if ratio.low > 1.0 + MARGIN else COLUMNS[UNDECIDED]
+            shown = (
+                "Ahead" if ratio.high < 1.0 - MARGIN else "Behind" if ratio.low > 1.0 + MARGIN else COLUMNS[UNDECIDED]
+            )
             groups[COLUMNS[TIE] if tie else shown].append(row.title)
     return [Standing("Time of an epoch, beside SGD-M", groups)] if any(groups.values()) else []
 
@@ -66,14 +74,20 @@ def _plot(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], ca
     series = []
     for place, row in enumerate(rows):
         ratio = row.estimate("ratio")
-        known = ratio.low is not None and ratio.high is not None
-        ends = {"low": [ratio.low], "high": [ratio.high]} if known else {}
         colour = method_key(base(row.method), row.title, study.methods).colour
-        series.append(Series(Key(row.title, colour, marker="o", line=False), [float(place)], [ratio.mean], **ends))
+        series.append(Series.of(Key(row.title, colour, marker="o", line=False), [float(place)], [ratio]))
     shown = [(place + 0.2, printed[row.method]) for place, row in enumerate(rows) if row.method in printed]
     series.append(Series(PAPER, [x for x, _ in shown], [y for _, y in shown]))
     names = [row.title.replace(" (", "\n(") for row in rows]
-    panel = Panel("Time of an epoch, relative to SGD-M", series, "method", "ratio to SGD-M", x=NAMES, names=names, lines=[("y", 1.0)])
+    panel = Panel(
+        "Time of an epoch, relative to SGD-M",
+        series,
+        "method",
+        "ratio to SGD-M",
+        x=NAMES,
+        names=names,
+        lines=[("y", 1.0)],
+    )
     return Plot("ratios", caption, [panel], [MEASURED, PAPER], columns=1, size=(5.2, 2.8))
 
 
@@ -88,7 +102,14 @@ def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], p
         theirs = [seconds.get(row.method, "–"), show(printed[row.method]) if row.method in printed else "–"]
         rounds = f"{kept} of {made}" if kept < made else str(kept)
         body.append(cells(row.title, show(row.estimate("seconds per epoch").mean), ratio, rounds, *theirs))
-    columns = ["Method", "Seconds per epoch", "Ratio to SGD-M [95 % interval]", "Rounds", "Paper, seconds", "Paper, ratio"]
+    columns = [
+        "Method",
+        "Seconds per epoch",
+        "Ratio to SGD-M [95 % interval]",
+        "Rounds",
+        "Paper, seconds",
+        "Paper, ratio",
+    ]
     shares = [share for result in results if math.isfinite(share := result.get("undisturbed", math.nan))]
     unlike = [row.title for row in rows if base(row.method) not in seconds]
     notes = [*prose.paragraphs("notes", shares=shares), *paper_note(study), *prose.paragraphs("unlike", unlike=unlike)]

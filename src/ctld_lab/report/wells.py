@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ctld_lab.report.reading import RunRecord, StudyRecord
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate
 from ctld_lab.report.wording import MINUS, PLUS_MINUS, counted, show, show_estimate
 
@@ -21,7 +22,8 @@ ERRORS_IN_ONE_DIMENSION = 2.0
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "is undecided"
 ORDER = ("calibrated", "calibrated auto", "half-the-force", "paper", "driven", "constant")
 TITLES = {
-    "calibrated auto": "calibrated, depth chosen", "half-the-force": "twin: half the force", "paper": "the paper's", "constant": "none",
+    "calibrated auto": "calibrated, depth chosen", "half-the-force": "twin: half the force", "paper": "the paper's",
+    "constant": "none",
 }  # fmt: skip
 
 
@@ -152,13 +154,7 @@ def title(label: str) -> str:
 
 # ---- the double well ----
 
-WELLS = ["dimensions", "tempering"]
-WELLS += [
-    f"{name}{end}"
-    for name in ("kinetic_temperature", "configurational_temperature", "mean_square_ratio", "crossing_rate", "crossing_ratio")
-    for end in ("", "_error")
-]
-WELLS += ["kinetic_scatter", "square_scatter", "largest_total_variation", "fewest_half_trips", "steps", "runs"]
+WELLS = TABLES["wells"]
 
 
 @dataclass(frozen=True)
@@ -194,7 +190,7 @@ class Well:
 def wells(study: StudyRecord) -> list[Well]:
     if study.published:
         frame = study.tables.get("wells", pd.DataFrame(columns=WELLS))
-        return [_stored(line) for _, line in frame[frame["dimensions"] != "any"].iterrows()]
+        return [_stored(line) for _, line in frame[frame["dimensions"].str.isdecimal()].iterrows()]
     return [well(group) for group in groups(study) if group.target == "double-well"]
 
 
@@ -205,7 +201,8 @@ def well(group: Group) -> Well:
     variations = group.numbers("total_variation")
     sound = variations and not any(map(math.isnan, variations))
     return Well(
-        group.dimensions, group.tempering, together(kinetic).over(group.expected(KINETIC)), together(group.each(CONFIGURATIONAL)),
+        group.dimensions, group.tempering, together(kinetic).over(group.expected(KINETIC)),
+        together(group.each(CONFIGURATIONAL)),
         together(square).over(group.expected("x²")), group.crossing_rate(), max(variations) if sound else math.nan,
         (min(trips), max(trips)) if known else (math.nan, math.nan),
         max((run.config["steps"] for run in group.runs if isinstance(run.config.get("steps"), int)), default=0),
@@ -221,7 +218,7 @@ def _scatter(means: Sequence[float]) -> float:
 
 def _stored(line: Any) -> Well:
     def found(name: str) -> Found:
-        return Found(float(line[name] or "nan"), float(line[f"{name}_error"] or "nan"))
+        return Found(line[name], line[f"{name}_error"])
 
     runs, trips = int(float(line["runs"])), float(line["fewest_half_trips"])
     return Well(
@@ -297,7 +294,11 @@ def requirements(found: Sequence[Well], rate: Found) -> list[Requirement]:
     calibrated = [well for well in found if well.tempering == "calibrated" and (well.done or well.diverged)]
     asked: list[tuple[str, str, Callable[[Well], Verdict]]] = [
         ("⟨x²⟩ at g = 1 within 1 % of exact", "largest deviation", square_verdict),
-        ("kinetic temperature at g = 1 within 2 % (at d = 1, and two standard errors)", "largest deviation", kinetic_verdict),
+        (
+            "kinetic temperature at g = 1 within 2 % (at d = 1, and two standard errors)",
+            "largest deviation",
+            kinetic_verdict,
+        ),
         ("total variation of |α| at most 0.10 in each run", "largest", variation_verdict),
         ("at least 20 half-trips in each run", "fewest", trips_verdict),
     ]

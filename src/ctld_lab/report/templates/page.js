@@ -170,13 +170,14 @@
       });
       svg.addEventListener('pointerup', event => {
         const [x, y] = this.place(event), start = from;
+        const framed = frame !== null;
         from = frame = null;
         if (start && Math.abs(x - start[0]) > 8 && Math.abs(y - start[1]) > 8) {
           const across = p => this.view.x[0] + (Math.min(Math.max(p, LEFT), W - RIGHT) - LEFT) / (W - LEFT - RIGHT) * (this.view.x[1] - this.view.x[0]);
           const up = p => this.view.y[0] + (H - BOTTOM - Math.min(Math.max(p, TOP), H - BOTTOM)) / (H - TOP - BOTTOM) * (this.view.y[1] - this.view.y[0]);
           this.view = {x: [across(Math.min(x, start[0])), across(Math.max(x, start[0]))], y: [up(Math.max(y, start[1])), up(Math.min(y, start[1]))]};
         }
-        if (start) this.draw();
+        if (framed) this.draw();
       });
       svg.addEventListener('dblclick', () => { this.view = this.full; this.draw(); });
       svg.addEventListener('pointerleave', () => { this.tip.hidden = true; });
