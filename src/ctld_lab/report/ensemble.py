@@ -228,14 +228,17 @@ def _key(study: StudyRecord, method: str) -> Key:
     return Key(study.title(method), STYLES[method][0], marker=STYLES[method][1])
 
 
+def _across(rows: Sequence[Row], place: int) -> list[float]:
+    """T, a little beside it for each curve, lest their bars lie on each other."""
+    return [_temperature(row) * 1.07 ** (place - 1) for row in rows]
+
+
 def _panel(study: StudyRecord, curves: dict[str, list[Row]], references: dict[str, Row]) -> Panel:
     """On logarithmic axes: at T = 1 the nll can be ten times the best."""
     series = []
-    for method, points in curves.items():
+    for place, (method, points) in enumerate(curves.items()):
         kept = [row for row in points if not row.diverged]
-        series.append(
-            Series.of(_key(study, method), list(map(_temperature, kept)), [row.estimate(NLL) for row in kept])
-        )
+        series.append(Series.of(_key(study, method), _across(kept, place), [row.estimate(NLL) for row in kept]))
     ends = [_temperature(row) for points in curves.values() for row in points] or [1.0]
     for method, row in references.items():
         mean = row.estimate(NLL).mean
@@ -246,10 +249,10 @@ def _panel(study: StudyRecord, curves: dict[str, list[Row]], references: dict[st
 def _difference_panel(study: StudyRecord, curves: dict[str, list[Row]], cold: Row) -> Panel:
     """Below zero noise helps."""
     series = []
-    for method, points in curves.items():
+    for place, (method, points) in enumerate(curves.items()):
         kept = [row for row in points if not row.diverged]
         series.append(
-            Series.of(_key(study, method), list(map(_temperature, kept)), [difference(row, cold, NLL) for row in kept])
+            Series.of(_key(study, method), _across(kept, place), [difference(row, cold, NLL) for row in kept])
         )
     shown = [y for each in series for y in each.y if math.isfinite(y)] or [0.0]
     lowest = max(-min(shown), 0.002)

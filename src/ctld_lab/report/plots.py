@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 PANEL = (3.3, 2.5)  # inches: one column of a paper
 LINEAR, LOG, NAMES = "linear", "log", "names"
-BEYOND = 3.0
+BEYOND = 8.0
 """Interquartile ranges beyond the quartiles: what lies further is not in the axis."""
 
 
@@ -139,7 +139,25 @@ def settled(panel: Panel) -> Panel:
             series.append(replace(each, **picked))
     heights = [y for each in series for y in each.y]
     heights += [value for axis, value in panel.lines if axis == "y" and math.isfinite(value)]
-    return replace(panel, series=series, ylim=panel.ylim or inner(heights, log=panel.y == LOG))
+    limits = panel.ylim or inner(heights, log=panel.y == LOG)
+    if limits and not panel.ylim:
+        limits = _with_bars(limits, series, log=panel.y == LOG)
+    return replace(panel, series=series, ylim=limits)
+
+
+def _with_bars(limits: tuple[float, float], series: Sequence[Series], *, log: bool) -> tuple[float, float]:
+    """Wider, to hold the intervals of the points within; one that is far longer than the others is cut off."""
+    bars = np.array(
+        [bar for each in series for bar in zip(each.y, each.low, each.high, strict=False) if np.isfinite(bar).all()]
+    )
+    bars = bars[(bars[:, 0] >= limits[0]) & (bars[:, 0] <= limits[1])] if bars.size else bars
+    if not bars.size:
+        return limits
+    longest = 2.0 * float(np.median(bars[:, 2] - bars[:, 1]))
+    low = float(np.maximum(bars[:, 1], bars[:, 0] - longest).min())
+    high = float(np.minimum(bars[:, 2], bars[:, 0] + longest).max())
+    margin = 0.04 * (high - low)
+    return (limits[0] if log and low <= margin else min(limits[0], low - margin)), max(limits[1], high + margin)
 
 
 def as_data(plot: Plot) -> list[dict[str, Any]]:
@@ -226,10 +244,12 @@ def _draw(axes: Axes, panel: Panel, title: str) -> None:
             ends = np.abs(np.array([each.low, each.high]) - np.array(each.y))
             axes.errorbar(each.x, each.y, yerr=np.nan_to_num(ends), fmt="none", ecolor=each.key.colour, elinewidth=0.9)
         axes.plot(each.x, each.y, **style)
-        beyond = [x for x, y in zip(each.x, each.y, strict=True) if y > panel.ylim[1]]
-        if beyond and (each.key.marker or len(beyond) == len(each.x)):
-            place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False}
-            axes.plot(beyond, [1.0] * len(beyond), "^", color=each.key.colour, markersize=4, linestyle="none", **place)
+        above = [x for x, y in zip(each.x, each.y, strict=True) if y > panel.ylim[1]]
+        below = [x for x, y in zip(each.x, each.y, strict=True) if y < panel.ylim[0]]
+        for beyond, edge, arrow in ((above, 1.0, "^"), (below, 0.0, "v")):
+            if beyond and (each.key.marker or len(beyond) == len(each.x)):
+                place: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "linestyle": "none"}
+                axes.plot(beyond, [edge] * len(beyond), arrow, color=each.key.colour, markersize=4, **place)
     for axis, value in panel.lines:
         (axes.axvline if axis == "x" else axes.axhline)(value, color="0.5", linewidth=0.8, linestyle=":", zorder=1)
     if panel.y == LOG:

@@ -232,7 +232,7 @@ def _column(column: "pd.Series[str]") -> "pd.Series[Any]":
         return column.map(printable)
     numbers = pd.to_numeric(column.replace("", "nan"), errors="coerce")
     whole = bool(column.str.fullmatch(r"-?\d{1,15}").all())
-    wrong = column[numbers.isna() & (column != "")]
+    wrong = column[numbers.isna() & ~column.isin(["", "nan"])]
     if len(wrong) or (name in shapes.WHOLE_COLUMNS and not whole):
         raise ValueError(f"column {name} holds {printable(repr(next(iter(wrong), '')))}, not a number")
     return numbers.astype(int if whole and len(column) else float)

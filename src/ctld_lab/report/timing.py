@@ -78,7 +78,7 @@ def _plot(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], ca
         series.append(Series.of(Key(row.title, colour, marker="o", line=False), [float(place)], [ratio]))
     shown = [(place + 0.2, printed[row.method]) for place, row in enumerate(rows) if row.method in printed]
     series.append(Series(PAPER, [x for x, _ in shown], [y for _, y in shown]))
-    names = [row.title.replace(" (", "\n(") for row in rows]
+    names = [row.title.replace(" (", "\n").removesuffix(")") for row in rows]
     panel = Panel(
         "Time of an epoch, relative to SGD-M",
         series,
@@ -88,7 +88,7 @@ def _plot(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], ca
         names=names,
         lines=[("y", 1.0)],
     )
-    return Plot("ratios", caption, [panel], [MEASURED, PAPER], columns=1, size=(5.2, 2.8))
+    return Plot("ratios", caption, [panel], [MEASURED, PAPER], columns=1, size=(6.4, 2.8))
 
 
 def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], prose: Prose) -> Table:

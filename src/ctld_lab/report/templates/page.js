@@ -91,10 +91,12 @@
       if (!this.full) { make('text', {x: W / 2, y: H / 2, class: 'middle'}, svg, data.words); return; }
       const id = `clip-${this.number}`;
       make('rect', {x: LEFT, y: TOP - 3, width: W - LEFT - RIGHT, height: H - TOP - BOTTOM + 3}, make('clipPath', {id}, make('defs', {}, svg)));
-      for (const [place, label] of ticksOf(data.x, this.view.x, data.names, 5)) {
+      const across = ticksOf(data.x, this.view.x, data.names, 5);
+      const crowded = data.x === 'names' && 6 * Math.max(0, ...across.map(([, label]) => label.length)) * across.length > W - LEFT - RIGHT;
+      for (const [turn, [place, label]] of across.entries()) {
         const at = LEFT + (place - this.view.x[0]) / (this.view.x[1] - this.view.x[0]) * (W - LEFT - RIGHT);
         make('path', {d: `M${at} ${H - BOTTOM}v4`, class: 'axis'}, svg);
-        make('text', {x: at, y: H - BOTTOM + 15, class: 'middle'}, svg, label);
+        make('text', {x: at, y: H - BOTTOM + 14 + (crowded && turn % 2 ? 8 : 0), class: crowded ? 'middle small' : 'middle'}, svg, label.replace('\n', ' '));
       }
       for (const [place, label] of ticksOf(data.y, this.view.y, [], 5)) {
         const at = H - BOTTOM - (place - this.view.y[0]) / (this.view.y[1] - this.view.y[0]) * (H - TOP - BOTTOM);
@@ -125,7 +127,8 @@
         make('path', {d: 'M' + points.map(p => p.join(' ')).join('L'), fill: 'none', stroke: colour, 'stroke-width': each.width, 'stroke-dasharray': each.dashes.map(d => 1.4 * d).join(' ') || 'none'}, ink);
       if (!each.band) for (const i of known) make('path', {d: `M${points[i][0]} ${ends[i][0]}V${ends[i][1]}`, stroke: colour, 'stroke-width': 1.1}, ink);
       points.forEach(([x, y]) => {
-        if (y < TOP - 3 && (each.marker || points.every(p => p[1] < TOP - 3)) && x >= LEFT && x <= W - RIGHT) make('path', {d: `M${x} ${TOP - 7}l3.5 5h-7z`, fill: colour}, svg);
+        if (y > H - BOTTOM + 2 && each.marker && x >= LEFT && x <= W - RIGHT) make('path', {d: `M${x} ${H - BOTTOM}l3.5 -5h-7z`, fill: colour}, svg);
+        else if (y < TOP - 3 && (each.marker || points.every(p => p[1] < TOP - 3)) && x >= LEFT && x <= W - RIGHT) make('path', {d: `M${x} ${TOP - 7}l3.5 5h-7z`, fill: colour}, svg);
         else if (each.marker || points.length === 1) mark(each.marker, x, y, colour, ink);
       });
     }
