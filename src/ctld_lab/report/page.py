@@ -15,16 +15,14 @@ from markupsafe import Markup
 from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
 from ctld_lab.report import charrnn, double_well, ensemble, flatness, sda, sensitivity, temperings, timing
 from ctld_lab.report.flatness_records import Flatness, read_flatness
-from ctld_lab.report.plots import Key, Plot, as_data, render
+from ctld_lab.report.plots import Plot, as_data, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.sections import (
     COLUMNS,
     TEMPLATES,
-    Cell,
     Content,
     Prose,
-    Standing,
     Table,
     cells,
     standing,
@@ -46,25 +44,6 @@ CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the
 BROKEN = (RecordError, OSError)  # what a record or a disk can do to us; anything else is a bug, and raises as one
 
 
-@dataclass(frozen=True)
-class PlotOnPage:
-    caption: str
-    href: str
-    keys: Sequence[Key]
-    panels: str
-    """As JSON; "" where there is a picture instead."""
-    image: str
-
-
-@dataclass(frozen=True)
-class TableOnPage:
-    caption: str
-    href: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    notes: Sequence[str]
-
-
 @dataclass
 class Section:
     id: str
@@ -73,14 +52,13 @@ class Section:
     scale: str
     states: str
     problem: str | None = None
-    summary: list[str] = field(default_factory=list)
-    plots: list[PlotOnPage] = field(default_factory=list)
-    tables: list[TableOnPage] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    content: Content = field(default_factory=Content)
     provenance: Provenance | None = None
-    tuning_plot: PlotOnPage | None = None
-    tuning_tables: list[TableOnPage] = field(default_factory=list)
     settings: str = ""
+
+    def stem(self, name: str) -> str:
+        """Of the files of a table or plot."""
+        return f"{self.id}-{_slug(name)}"
 
 
 def build(root: Path, output: Path | None = None) -> Path:
@@ -101,9 +79,10 @@ def build(root: Path, output: Path | None = None) -> Path:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters |= {"panels": _panels, "picture": _picture}
     page = environment.get_template("page.html").render(
         sections=sections, columns=list(COLUMNS.values()), matrix_note=Prose("common")("matrix"),
-        standings=[(section.id, each) for section in sections for each in section.standings],
+        standings=[(section.id, each) for section in sections for each in section.content.standings],
         style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")), script=Markup(script),  # both are our own
         digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )  # fmt: skip
@@ -143,14 +122,12 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
         section.problem = f"This study cannot be read: {study.problem}"
         return section
     try:
-        _fill(section, CONTENTS.get(study.name, _plain)(study), output)
+        section.content = CONTENTS.get(study.name, _plain)(study)
     except RecordError as error:
         section.problem = f"This study cannot be shown: {told(error)}"
         return section
     section.provenance = provenance(study)
-    section.tuning_tables = [_store_table(table, name, output) for table in section.provenance.tuning]
-    if section.provenance.tuning_plot:
-        section.tuning_plot = _store_plot(section.provenance.tuning_plot, name, output)
+    _store(section, output)
     if output.resolve() != study.directory.path.resolve().parent and not (output / name / "runs").exists():
         _publish(study, section.provenance, output / name)
     if study.settings:
@@ -185,18 +162,33 @@ def _flatness(studies: Sequence[StudyRecord], names: Sequence[str], output: Path
     section = Section("flat-minima", "Flat minima", "Section 3", "", states)
     while section.id in names:
         section.id += "-again"
-    _fill(section, flatness.content(parts), output)
-    section.provenance = flatness.provenance(parts, problems)
+    section.content, section.provenance = flatness.content(parts), flatness.provenance(parts, problems)
+    _store(section, output)
     return [section]
 
 
-def _fill(section: Section, content: Content, output: Path) -> None:
-    section.summary, section.standings = content.summary, content.standings
-    section.plots = [_store_plot(plot, section.id, output) for plot in content.plots]
-    section.tables = [_store_table(table, section.id, output) for table in content.tables]
-    for name, frame in content.data.items():
-        if not frame.empty:
-            _store_table(Table(name, "", [], [], frame), section.id, output)
+def _store(section: Section, output: Path) -> None:
+    """The files beside the page."""
+    content, source = section.content, section.provenance
+    tuning = source.tuning if source else []
+    shown = {table.name: table.csv for table in (*content.tables, *tuning)}
+    kept = {name: Table(name, "", [], [], frame).csv for name, frame in content.data.items() if not frame.empty}
+    for name, text in (shown | kept).items():
+        write_bytes(output / "tables" / f"{section.stem(name)}.csv", text)
+    for plot in (*content.plots, *([source.tuning_plot] if source and source.tuning_plot else [])):
+        path = output / "figures" / f"{section.stem(plot.name)}.png"
+        png, pdf = (plot.image, b"") if plot.image else render(plot)
+        write_bytes(path, png)
+        if pdf:
+            write_bytes(path.with_suffix(".pdf"), pdf)
+
+
+def _panels(plot: Plot) -> str:
+    return json.dumps(as_data(plot), ensure_ascii=False, separators=(",", ":"))
+
+
+def _picture(plot: Plot) -> str:
+    return "data:image/png;base64," + base64.b64encode(plot.image).decode()
 
 
 def told(error: BaseException) -> str:
@@ -217,23 +209,3 @@ def _plain(study: StudyRecord) -> Content:
         for x in standing(question, [r for r in rows if r.variant == v], judged)
     ]
     return Content(tables=[table], data={"seeds": seeds_frame(rows)}, standings=ranked)
-
-
-def _store_plot(plot: Plot, name: str, output: Path) -> PlotOnPage:
-    stem = f"{name}-{_slug(plot.name)}"
-    if plot.image:
-        if not (output / "figures" / f"{stem}.png").exists():
-            write_bytes(output / "figures" / f"{stem}.png", plot.image)
-        picture = "data:image/png;base64," + base64.b64encode(plot.image).decode()
-        return PlotOnPage(plot.caption, f"figures/{stem}", (), "", picture)
-    png, pdf = render(plot)
-    write_bytes(output / "figures" / f"{stem}.png", png)
-    write_bytes(output / "figures" / f"{stem}.pdf", pdf)
-    panels = json.dumps(as_data(plot), ensure_ascii=False, separators=(",", ":"))
-    return PlotOnPage(plot.caption, f"figures/{stem}", plot.keys, panels, "")
-
-
-def _store_table(table: Table, name: str, output: Path) -> TableOnPage:
-    stem = f"{name}-{_slug(table.name)}"
-    write_bytes(output / "tables" / f"{stem}.csv", table.csv)
-    return TableOnPage(table.caption, f"tables/{stem}.csv", table.columns, table.rows, table.notes)

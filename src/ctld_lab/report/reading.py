@@ -1,5 +1,7 @@
 """The one reader of records. What it hands over has the shapes of `shapes`; what has not is told as a problem, never raised."""
 
+import csv
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -215,12 +217,15 @@ def read_tables(folder: Path, prefix: str, kind: str = "") -> dict[str, pd.DataF
             raise RecordError(f"{path} is no table of a report; remove it and make the report again")
         name = path.stem.removeprefix(prefix)
         try:
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False, index_col=False)
+            lines = list(csv.reader(io.StringIO(path.read_bytes().decode()), strict=True))
+            if not lines or len(set(map(len, lines))) > 1 or len(set(lines[0])) < len(lines[0]):
+                raise ValueError("lines of different length, or none, or a column twice")
+            frame = pd.DataFrame(lines[1:], columns=lines[0], dtype=str)
             missing = [column for column in shapes.columns(kind + name) if column not in frame]
             if missing:
                 raise ValueError(f"without {', '.join(missing)}")
             found[name] = frame.apply(_column)
-        except (ValueError, UserWarning) as error:
+        except (ValueError, csv.Error) as error:
             words = f"cannot be read as a table ({printable(str(error))}); make the report again"
             raise RecordError(f"{path} {words}") from None
     return found
