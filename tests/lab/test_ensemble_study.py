@@ -403,8 +403,8 @@ DRIVEN, CONSTANT, COLD = "cycles_driven", "cycles_constant", "cycles_cold"
         ({DRIVEN: -0.01, CONSTANT: 0.0, COLD: 0.01}, "it does on 5,000 digits", "the noise deserves credit"),
         (
             {DRIVEN: 0.0, CONSTANT: 0.0, COLD: 0.0},
-            "cannot be told from it on 5,000 digits",
-            "cannot be told from noise",
+            "ties with it on 5,000 digits",
+            "cycles without any tie with noise",
         ),
         ({DRIVEN: 0.01, CONSTANT: 0.0, COLD: -0.01}, "it does harm on 5,000 digits", "the noise does harm"),
     ],
@@ -425,7 +425,7 @@ def test_the_curve_says_where_a_temperature_is_not_worse_than_none(tmp_path):
     found = content(write_study(tmp_path, {"digits5k": {}}))
     (words,) = [text for text in found.summary if text.startswith("Does T have to be tuned?")]
     assert "cycles (driven): lowest at T = 0.1, 0.151 ± 0.020;" in words.replace("\u00a0", " ")
-    assert "not worse than T = 0 at 2 of 3 temperatures (0.01, 0.1)" in words
+    assert "beside T = 0 lower at 0.01, 0.1, higher at 1." in words
     assert "cycles (driven) against the constant temperature: lower at 0.01, 0.1, 1" in words
     assert [plot.name for plot in found.plots] == ["temperature-curve"]
     (table,) = [table for table in found.tables if table.name == "final-digits5k"]
@@ -452,11 +452,11 @@ def test_seeds_that_differ_too_much_show_no_tie(tmp_path):
     change(path, "digits5k-cycles_driven-seed.", nll=lambda seed: 20.0 if seed == 2 else 0.1)
     found = content(path)
     (words,) = [text for text in found.summary if text.startswith("Does T have to be tuned?")]
-    assert "not worse than T = 0 at 1 of 3 temperatures (0.01); unclear, since seeds differ too much, at 0.1." in words
-    assert "cycles (driven) against the constant temperature: lower at 0.01, 1 and unclear at 0.1" in words
-    assert "seeds differ too much to tell on 5,000 digits" in found.summary[0]
+    assert "beside T = 0 lower at 0.01, undecided at 0.1, higher at 1." in words
+    assert "cycles (driven) against the constant temperature: lower at 0.01, 1 and undecided at 0.1" in words
+    assert "seeds decide nothing on 5,000 digits" in found.summary[0]
     (table,) = [table for table in found.tables if table.name == "differences"]
-    assert [row[3].text for row in table.rows][:3] == ["unclear", "unclear", "tie"]
+    assert [row[3].text for row in table.rows][:3] == ["undecided", "undecided", "tie"]
 
 
 @pytest.mark.parametrize(

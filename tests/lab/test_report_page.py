@@ -1,6 +1,8 @@
 """The report as a whole: its files, what it says of failures, that it repeats to the byte, and how a browser shows it."""
 
+import base64
 import csv
+import hashlib
 import os
 import re
 import shutil
@@ -12,10 +14,13 @@ from pathlib import Path
 import pytest
 import sample_records as sample
 
-from ctld_lab.records import RecordError, write_json
+from ctld_lab.records import write_json
 from ctld_lab.report import build
 from ctld_lab.report import page as report_page
+from ctld_lab.report.sections import TEMPLATES
+from ctld_lab.report.tables import final_table
 
+OWN_SCRIPT = (TEMPLATES / "page.js").read_text(encoding="utf-8")
 pytestmark = pytest.mark.xdist_group("report")  # the sample is built once
 
 
@@ -58,11 +63,15 @@ def test_sections_are_in_the_order_of_the_paper(page):
 
 
 def test_page_needs_nothing_else(page):
-    found = outline(page)
-    assert found.sources
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in found.sources)
-    assert "script" not in found.tags
-    assert not re.search(r"url\(|@import", page)
+    """One script, which is our own to the byte: the policy has its digest, and allows no other."""
+    assert outline(page).sources == []
+    (script,) = re.findall(r"<script[^>]*>(.*?)</script>", page, re.DOTALL)
+    assert script == OWN_SCRIPT
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert not re.search(r"url\((?!#)|@import|fetch\(|XMLHttp|https?:(?!//www.w3.org/2000/svg)", page)
+    assert len(page) < 3_000_000
 
 
 def test_links_lead_to_files_and_sections(root, page):
@@ -86,7 +95,7 @@ def test_tables_can_be_read_again(root):
 
 
 def test_what_records_say_cannot_become_markup(page):
-    assert "<script>" not in page
+    assert "<script" not in page.replace(f"<script>{OWN_SCRIPT}</script>", "")
     assert "&lt;script&gt;alert(&#39;evil&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;" in page
 
 
@@ -149,27 +158,40 @@ def test_a_broken_record_costs_its_own_section(tmp_path):
     write_json(directory.path / "study.json", directory.description() | {"paper": 3})
     page = build(tmp_path).read_text(encoding="utf-8")
     assert outline(page).ids == ["charrnn", "sensitivity", "timing"]
-    boxes = re.findall(r'<p class="problem">(.*?)</p>', page)
-    assert len(boxes) == 2
-    assert "This study cannot be shown: AttributeError: &#39;int&#39; object" in boxes[0]
-    assert "This study cannot be shown: KeyError: &#39;sigma&#39;" in boxes[1]
-    assert str(tmp_path / "sensitivity") in boxes[1]
+    (box,) = re.findall(r'<p class="problem">(.*?)</p>', page)
+    assert "study.json is not as it should be (paper is 3, not an object); correct it" in box
+    assert "Over 15 values of w and σ" not in page  # the odd one is a point of its own
     assert "CTLD takes 1.006" in page
 
 
-@pytest.mark.parametrize(
-    "error", [RecordError("so"), ValueError("so"), RecursionError("so"), KeyError("so"), OSError("so")]
-)
-def test_whatever_a_study_raises_is_told_in_its_section(tmp_path, monkeypatch, error):
+@pytest.mark.parametrize("error", [ValueError("so"), TypeError("so"), KeyError("so")])
+def test_our_own_bugs_are_raised_as_bugs(tmp_path, monkeypatch, error):
+    """Records are refused where they are read; whatever fails later is not called a broken record."""
+
     def broken(study):
         raise error
 
-    sample.write_timing(tmp_path / "timing")
     sample.describe(tmp_path / "sda", "sda")
     monkeypatch.setitem(report_page.CONTENTS, "sda", broken)
+    with pytest.raises(type(error), match="so"):
+        build(tmp_path)
+
+
+def test_what_a_terminal_would_obey_is_not_passed_on(tmp_path):
+    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), seeds=1, wrong=False)
+    record = study.description() | {
+        "title": "a\x1b[31mb\x07",
+        "titles": {"sgd": "\x1b]0;x\x07SGD"},
+        "commands": ["\x9b2J"],
+    }
+    write_json(study.path / "study.json", record)
+    study.run("ctld-tuned-seed0").write("failure.json", {"error": "\x1b[2J"})
+    (study.run("ctld-tuned-seed0").path / "result.json").unlink()
     page = build(tmp_path).read_text(encoding="utf-8")
-    assert "This study cannot be shown" in page
-    assert "CTLD takes 1.006" in page
+    assert "a\N{REPLACEMENT CHARACTER}[31mb" in page
+    tables = [path.read_text(encoding="utf-8") for path in (tmp_path / "tables").iterdir()]
+    for text in (page, *tables, *(row.title for row in final_table(study))):
+        assert all(letter.isprintable() or letter in "\n\u00a0" for letter in text)
 
 
 def test_no_study_at_all(tmp_path):
@@ -182,19 +204,21 @@ def test_a_study_can_be_given_itself_and_the_same_study_twice(tmp_path):
     assert build(tmp_path / "a") == tmp_path / "a" / "report.html"
     assert outline(build(tmp_path, tmp_path / "out").read_text(encoding="utf-8")).ids == ["a", "b"]
     assert (tmp_path / "out" / "figures" / "b-ratios.pdf").exists()
+    assert not list((tmp_path / "a").rglob("*/study.json"))  # only another directory is one to publish
 
 
 # ---- in a browser ----
 
 MEASURE = """
 document.querySelectorAll('details').forEach(details => { details.open = true; });
-const boxes = [...document.querySelectorAll('img, svg')].map(e => {
+const boxes = [...document.querySelectorAll('svg')].map(e => {
   const box = e.getBoundingClientRect();
-  return [e.tagName, e.getAttribute('alt'), box.width, box.height, e.tagName !== 'IMG' || e.naturalWidth > 0, box.right];
+  return [e.getAttribute('aria-label'), box.width, box.height, box.right];
 });
 return {boxes, page: document.documentElement.scrollWidth, window: window.innerWidth,
   fetched: performance.getEntriesByType('resource').map(e => e.name).filter(name => !name.startsWith('data:')),
-  card: getComputedStyle(document.querySelector('.panels')).backgroundColor};
+  page_colour: getComputedStyle(document.body).backgroundColor,
+  ink: getComputedStyle(document.querySelector('.panel .title')).fill};
 """
 
 
@@ -220,21 +244,86 @@ def browser(tmp_path_factory):
     session.quit()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
-def test_page_in_a_browser(browser, root, width, scheme):
+def show(browser, root, width=1280, scheme="light"):
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wish = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", wish)
     browser.get(Path(root / "report.html").as_uri())
+
+
+def brightness(colour):
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_page_in_a_browser(browser, root, width, scheme):
+    show(browser, root, width, scheme)
     found = browser.execute_script(MEASURE)
     assert browser.get_log("browser") == []
     assert found["fetched"] == []
     assert found["page"] <= found["window"] == width
-    assert len(found["boxes"]) > 20
-    for tag, title, box_width, box_height, loaded, right in found["boxes"]:
-        assert loaded, title
-        assert min(box_width, box_height) >= (8 if tag == "svg" else 100), title
+    panels = [box for box in found["boxes"] if box[0]]
+    assert len(panels) == 5 + 2 + 4 + 1 + 3 + 4 + 3  # with the searches of sda
+    for title, box_width, box_height, right in panels:
+        assert min(box_width, box_height) >= 100, title
         assert right <= width, title
-    assert found["card"] == "rgb(255, 255, 255)"  # figures are drawn for white
+    dark = scheme == "dark"
+    assert (brightness(found["page_colour"]) < 60) == dark
+    assert (brightness(found["ink"]) > 200) == dark  # figures follow the scheme
+
+
+STATE = """
+const panel = document.querySelector('#sda .panel'), tip = panel.querySelector('.tip');
+return {lines: panel.querySelectorAll('g path[stroke-width]').length, tip: tip.hidden ? '' : tip.textContent,
+  ticks: [...panel.querySelectorAll('text.end')].map(text => text.textContent).join(' ')};
+"""
+
+
+def test_pointer_zoom_and_switches(browser, root):
+    from selenium.webdriver import ActionChains
+
+    show(browser, root)
+    svg = browser.find_element("css selector", "#sda .panel svg")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
+    before = browser.execute_script(STATE)
+    assert before["lines"] == 6 * 4  # methods and layers
+    found = {""}
+    for y in range(-40, 90, 6):
+        ActionChains(browser, duration=0).move_to_element_with_offset(svg, -60, y).perform()
+        found.add(browser.execute_script(STATE)["tip"])
+    assert any(
+        re.fullmatch(r"(CTLD|SGD-M|Santa|Adam|RMSprop|AnnealSGD)\niteration: [\d,]+\nMSE: [\d.]+ \[.*\]", tip)
+        for tip in found
+    )
+    button = browser.find_element("css selector", '#sda .legend button[data-label="Santa"]')
+    button.click()
+    assert button.get_attribute("aria-pressed") == "false"
+    assert browser.execute_script(STATE)["lines"] == 5 * 4
+    assert (
+        browser.find_element("css selector", '#charrnn .legend button[data-label="Santa"]').get_attribute(
+            "aria-pressed"
+        )
+        == "false"
+    )
+    button.click()
+    drag = ActionChains(browser).move_to_element_with_offset(svg, -60, -20).click_and_hold().move_by_offset(100, 60)
+    drag.release().perform()
+    zoomed = browser.execute_script(STATE)["ticks"]
+    assert zoomed != before["ticks"]
+    ActionChains(browser).double_click(svg).perform()
+    assert browser.execute_script(STATE)["ticks"] == before["ticks"]
+    assert browser.get_log("browser") == []
+
+
+def test_tables_sort(browser, root):
+    show(browser, root)
+    rows = "document.querySelector('#timing figure.table table').tBodies[0].rows"
+    column = f"return [...{rows}].map(row => row.cells[1].textContent)"
+    heads = browser.find_elements("css selector", "#timing figure.table thead button")
+    heads[1].click()
+    values = [float(text) for text in browser.execute_script(column)]
+    assert values == sorted(values)
+    heads[1].click()
+    assert [float(text) for text in browser.execute_script(column)] == values[::-1]

@@ -13,10 +13,9 @@ from ctld import Tempering, diagnostics
 from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
-from ctld_lab.report import build, tempering_targets, temperings
+from ctld_lab.report import build, temperings
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.tempering_records import Found, groups, together
-from ctld_lab.report.tempering_verdicts import kinetic_verdict
+from ctld_lab.report.wells import Found, kinetic_verdict, together, wells
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
 from ctld_lab.sampling.chain import Chain
@@ -310,7 +309,7 @@ def test_in_one_dimension_two_standard_errors_more_are_allowed_if_they_are_small
         study = describe(tmp_path / name, "tempering", seeds=[0])
         config = {"kind": "tempering", "variant": "chain", "target": "double-well", "tempering": "calibrated"}
         write_run(study, "one", {**config, "dimensions": 1, "seed": 0}, result=chain_result(**options))
-        (found,) = groups(read_study(study))
+        (found,) = wells(read_study(study))
         return found
 
     outcomes = [
@@ -479,4 +478,4 @@ def test_a_target_on_which_a_chain_diverged_is_told(tmp_path):
 
 
 def test_a_mode_that_was_never_left_is_off():
-    assert abs(Found(1.0, 0.0).away(Found(0.2, 0.0))) >= tempering_targets.OFF
+    assert abs(Found(1.0, 0.0).away(Found(0.2, 0.0))) >= temperings.OFF

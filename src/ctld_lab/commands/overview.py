@@ -115,11 +115,11 @@ def _results(path: Path) -> Table | Text:
         cells = [f"{show_estimate(row.estimate(metric))} {_mark(row.marks.get(metric))}" for metric in metrics]
         table.add_row(_label(row.title, row.variant, row.point), *cells, row.state)
     if any(row.marks.get(metric) in _MARKS for row in rows for metric in metrics):
-        table.caption = "* best, = no different from it, ? seeds differ too much to tell; ± 95 %"
+        table.caption = "* best, = within 5 % of it, ? undecided; ± 95 %"
     return table
 
 
-_MARKS = {"best": "*", "tie": "=", "unclear": "?"}
+_MARKS = {"best": "*", "tie": "=", "undecided": "?"}
 
 
 def _mark(mark: str | None) -> str:
@@ -161,8 +161,8 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
             table.add_row(_label(row.title, row.variant, row.point), row.metric, *cells)
     if not differing:
         table.caption = (
-            "lower, higher, tie: against (1) over the seeds that both have, at 95 %; unclear: a tie with an interval wider "
-            "than half of (1); ?: fewer than two such seeds"
+            "lower, higher: against (1) over the seeds that both have, at 95 %; tie: within 5 % of (1); undecided: neither; "
+            "?: fewer than two such seeds"
         )
     console.print(table)
     for heading, path in zip(headings, paths, strict=True):

@@ -1,18 +1,24 @@
 """Cycles, averaged, beside single models and other ensembles: the answer to the protocol's question, and all numbers."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from ctld_lab.records import number
-from ctld_lab.report import ensemble_curve
-from ctld_lab.report.ensemble_curve import COLD, CONSTANT, CURVE, NLL
+import pandas as pd
+
+from ctld_lab.report.plots import BLACK, BLUE, GREEN, LOG, ORANGE, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.ranking import verdict
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import Cell, Content, Table, marks_note, value_cell
-from ctld_lab.report.statistics import Estimate, paired_difference, word
-from ctld_lab.report.tables import Row, as_csv, final_table, rows_as_csv
-from ctld_lab.report.wording import counted, listed, show, show_estimate
+from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell
+from ctld_lab.report.shapes import TABLES
+from ctld_lab.report.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
+from ctld_lab.report.tables import Row, difference, final_frame, final_table, said, seeds_frame
+from ctld_lab.report.wording import show, show_estimate, show_setting
 
-DRIVEN = "cycles_driven"
+CURVE = "curve"  # the variant of the runs against T
+NLL = "test nll"
+DRIVEN, CONSTANT, COLD = "cycles_driven", "cycles_constant", "cycles_cold"
 PRIMARY = ((DRIVEN, CONSTANT), (DRIVEN, COLD), (CONSTANT, COLD))
 SECONDARY = (("cycles_paper", CONSTANT), ("cycles_calibrated", CONSTANT), (CONSTANT, "sgd"), (COLD, "snapshot"))
 JUDGED = {NLL: "Test nll", "test error": "Error, %", "test ece": "ECE, %", "test brier": "Brier score"}
@@ -21,189 +27,254 @@ BESIDE = {
     "train nll": "Its training nll",
     "train nats": "Its training nll",
 }
+DIFFERENCES = TABLES["differences"]
+STYLES = {"cycles_paper": (GREEN, "s"), DRIVEN: (BLUE, "o"), CONSTANT: (ORANGE, "^")}
+LINES: dict[str, tuple[str, tuple[float, ...]]] = {COLD: (VERMILION, (4.0, 1.5)), "sgd": (BLACK, (1.5, 1.0))}
+Differences = dict[tuple[str, str, str, str], tuple[Estimate, str]]
 
 
 def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.done or row.failed or row.variant != CURVE]
-    found = Content()
-    by_workload = {name: _of_method(study, rows, name) for name in _workloads(study, rows)}
-    found.summary.append(_answer(study, by_workload))
-    for name, of_method in by_workload.items():
+    workloads = {name: _of_method(study, rows, name) for name in _workloads(study, rows)}
+    found = Content(data={"seeds": seeds_frame(rows)})
+    differences = _differences(study, workloads)
+    words = {name: differences.get((name, DRIVEN, CONSTANT, NLL), (NOTHING, ""))[1] for name in workloads}
+    prose = Prose(
+        "ensemble",
+        answers={
+            kind: [study.title(name) for name in words if words[name] == kind]
+            for kind in (LOWER, TIE, HIGHER, UNDECIDED)
+        },
+        unknown=[study.title(name) for name in words if not words[name]],
+    )
+    found.summary += prose.paragraphs("answer")
+    for name, of_method in workloads.items():
         competing = list(of_method.values())
+        title = study.title(name)
         if any(row.done for row in competing):
-            said = verdict(competing, NLL, name="test nll")
-            found.summary.append(" ".join(filter(None, (f"{study.title(name)}: {said}", _credit(of_method)))))
-    found.tables += [_final(study, name, list(of_method.values())) for name, of_method in by_workload.items()]
-    found.tables.append(_differences(study, by_workload))
-    ensemble_curve.add(study, [row for row in rows if row.variant == CURVE], found)
+            pairs = [
+                differences.get((name, *pair, NLL), (NOTHING, "")) for pair in ((DRIVEN, CONSTANT), (CONSTANT, COLD))
+            ]
+            best = verdict(competing, NLL, name="test nll")
+            found.summary += prose.paragraphs("credit", title=title, verdict=best, tempering=pairs[0], noise=pairs[1])
+        found.standings += standing(f"Ensembles, {title}: test nll", competing, NLL)
+        found.tables.append(_final(study, name, competing, prose))
+    found.tables.append(_difference_table(study, list(workloads), differences, prose))
+    _add_curve(study, [row for row in rows if row.variant == CURVE], prose, found)
     return found
 
 
 def _workloads(study: StudyRecord, rows: Sequence[Row]) -> list[str]:
     """In the order of the settings; and those that only runs have."""
-    asked = (study.description.get("settings") or {}).get("workloads") or {}
-    return list(dict.fromkeys([*map(str, asked), *(row.variant for row in rows if row.variant != CURVE)]))
+    asked = study.settings.get("workloads", {})
+    return list(dict.fromkeys([*asked, *(row.variant for row in rows if row.variant != CURVE)]))
 
 
 def _of_method(study: StudyRecord, rows: Sequence[Row], name: str) -> dict[str, Row]:
     """All methods that were asked for; those without a run on this workload have empty rows."""
     own = {row.method: row for row in rows if row.variant == name}
     seeds = len(study.seeds)
-    return {
-        method: own.get(method) or Row(method, study.title(method), name, {}, seeds, 0, 0, 0, {})
-        for method in study.methods
-    }
-
-
-# ---- the question ----
-
-
-def difference(rows: dict[str, Row], one: str, other: str, metric: str = NLL) -> Estimate | None:
-    """one − other, seed by seed; None where either is missing or diverged, which is no number to subtract."""
-    if one not in rows or other not in rows or rows[one].diverged or rows[other].diverged:
-        return None
-    return paired_difference(rows[one].values.get(metric, {}), rows[other].values.get(metric, {}))
-
-
-def said(rows: dict[str, Row], one: str, other: str, metric: str = NLL) -> str:
-    """lower, higher, tie or unclear; "" where that is unknown."""
-    found = difference(rows, one, other, metric)
-    return "" if found is None else word(found, rows[other].estimate(metric).mean)
-
-
-def _answer(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> str:
-    """Of all workloads at once."""
-    words = {name: said(rows, DRIVEN, CONSTANT) for name, rows in by_workload.items()}
-    known = [name for name, found in words.items() if found]
-    if not known:
-        return "Does the tempering deserve the credit? Too few runs are finished to say."
-    parts = []
-    for kind, sentence in (
-        ("lower", "it does on {}"),
-        ("tie", "a constant temperature of the same mean cannot be told from it on {}"),
-        ("higher", "it does harm on {}"),
-        ("unclear", "seeds differ too much to tell on {}"),
-    ):
-        names = [study.title(name) for name in known if words[name] == kind]
-        if names:
-            parts.append(sentence.format(listed(names)))
-    open_cases = [study.title(name) for name in words if name not in known]
-    rest = f" Of {listed(open_cases)} nothing can be said." if open_cases else ""
-    return f"Does the tempering deserve the credit? By test nll, {'; '.join(parts)}.{rest}"
-
-
-def _credit(rows: dict[str, Row]) -> str:
-    """The primary comparisons of a workload, in words, with their intervals."""
-    parts = []
-    tempering, noise = difference(rows, DRIVEN, CONSTANT), difference(rows, CONSTANT, COLD)
-    kind = said(rows, DRIVEN, CONSTANT)
-    if tempering is not None and kind:
-        part = f"driven − constant is {show_estimate(tempering)} ({counted(tempering.count, 'seed')})"
-        if kind == "tie":
-            low, high = (show(value, 2) for value in (tempering.low or 0.0, tempering.high or 0.0))
-            part += f", a tie: differences outside {low} to {high} are excluded"
-        parts.append(part + (", unclear" if kind == "unclear" else ""))
-    kind = said(rows, CONSTANT, COLD)
-    if noise is not None and kind:
-        credit = {
-            "lower": "the noise deserves credit",
-            "tie": "cycles without any cannot be told from noise",
-            "higher": "the noise does harm",
-            "unclear": "seeds differ too much to tell",
-        }
-        seeds = "" if parts else f" ({counted(noise.count, 'seed')})"
-        parts.append(f"constant − no noise (T = 0) is {show_estimate(noise)}{seeds}: {credit[kind]}")
-    return f"Of cycles, {'; '.join(parts)}." if parts else ""
+    return {x: own.get(x) or Row(x, study.title(x), name, {}, seeds, 0, 0, 0) for x in study.methods}
 
 
 # ---- tables ----
 
 
-def _final(study: StudyRecord, name: str, rows: Sequence[Row]) -> Table:
+def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> Table:
     members = {
-        run.method: int(number(run.result.get("members")))
-        for run in study.finals
-        if run.variant == name and run.result.get("members") is not None
+        run.method: run.result["members"] for run in study.finals if run.variant == name and "members" in run.result
     }
-    beside = {metric: title for metric, title in BESIDE.items() if any(metric in row.values for row in rows)}
+    beside = {metric: title for metric, title in BESIDE.items() if any(metric in row.metrics for row in rows)}
     body = [
-        [
-            Cell(row.title),
-            Cell(str(members.get(row.method, "–"))),
-            Cell(row.state),
-            *(value_cell(row, metric) for metric in JUDGED),
-            *(Cell(value_cell(row, metric).text) for metric in beside),
-        ]
+        cells(
+            row.title, members.get(row.method, "–"), row.state, *(value_cell(row, metric) for metric in JUDGED),
+            *(value_cell(row, metric, marked=False) for metric in beside),
+        )
         for row in rows
-    ]
+    ]  # fmt: skip
     columns = ["Method", "Members", "Runs", *JUDGED.values(), *beside.values()]
-    notes = [
-        *marks_note(rows),
-        "Of the members' averaged prediction on test data. All methods have the same number of gradients.",
-        *_same_text(study, name),
-        *_heat(study, name),
-        *_edges(study, name),
-    ]
-    return Table(
-        f"final-{name}", f"{study.title(name)}: the averaged prediction", columns, body, rows_as_csv(rows), notes
-    )
+    text = "text" in study.settings.get("workloads", {}).get(name, {})
+    more = prose.paragraphs("final_notes", text=text, heats=_heats(study, name), edges=_edges(study, name))
+    caption = f"{study.title(name)}: the averaged prediction"
+    return Table(f"final-{name}", caption, columns, body, final_frame(rows), [*marks_note(rows), *more])
 
 
-def _same_text(study: StudyRecord, name: str) -> list[str]:
-    """What seeds do not decide."""
-    size = ((study.description.get("settings") or {}).get("workloads") or {}).get(name) or {}
-    if "text" not in size:
-        return []
-    return ["Every seed reads the same text in the same order: intervals are over initial weights and noise alone."]
-
-
-def _heat(study: StudyRecord, name: str) -> list[str]:
+def _heats(study: StudyRecord, name: str) -> list[str]:
     """What temperature each really had: an α that moves by itself need not be uniform."""
     parts = []
     for method in study.methods:
-        ratios = [
-            (number(tempering.get("mean_ratio")), number(run.result.get("temperature")))
-            for run in study.finals
-            if (run.method, run.variant) == (method, name) and (tempering := run.result.get("tempering"))
-        ]
-        if ratios and ratios[0][1] > 0:
-            mean = sum(ratio for ratio, _ in ratios) / len(ratios)
-            parts.append(f"{study.title(method)} {show(mean, 3)} (T = {show(ratios[0][1], 3)})")
-    return [f"Mean temperature while exploring, as a multiple of T: {', '.join(parts)}."] if parts else []
+        runs = [run.result for run in study.finals if (run.method, run.variant) == (method, name)]
+        tempered = [result for result in runs if isinstance(result.get("tempering"), dict)]
+        if tempered and tempered[0].get("temperature", 0.0) > 0:
+            mean = sum(result["tempering"].get("mean_ratio", math.nan) for result in tempered) / len(tempered)
+            parts.append(f"{study.title(method)} {show(mean, 3)} (T = {show(tempered[0]['temperature'], 3)})")
+    return parts
 
 
 def _edges(study: StudyRecord, name: str) -> list[str]:
     """A choice that is the lowest or the highest of what was tried may not be the best there is."""
     at_edge = []
     for method in study.methods:
-        record = study.tuning.get(f"{name}-{method}") or {}
-        chosen, trials = record.get("chosen"), record.get("trials") or ()
-        if not isinstance(chosen, dict) or len(trials) < 3:
-            continue
-        for option, value in chosen.items():
-            tried = [number((trial.get("parameters") or {}).get(option)) for trial in trials]
-            if number(value) in (min(tried), max(tried)):
-                end = "lowest" if number(value) == min(tried) else "highest"
-                at_edge.append(f"{study.title(method)} ({end} {option})")
-    return [f"Chosen at the edge of what was tried: {', '.join(at_edge)}."] if at_edge else []
+        record = study.tuning.get(f"{name}-{method}", {})
+        trials = record.get("trials", [])
+        for option, value in record.get("chosen", {}).items() if len(trials) > 2 else ():
+            tried = [trial.get("parameters", {}).get(option, math.nan) for trial in trials]
+            if value in (min(tried), max(tried)):
+                at_edge.append(f"{study.title(method)} ({'lowest' if value == min(tried) else 'highest'} {option})")
+    return at_edge
 
 
-def _differences(study: StudyRecord, by_workload: dict[str, dict[str, Row]]) -> Table:
+def _differences(study: StudyRecord, workloads: dict[str, dict[str, Row]]) -> Differences:
+    """(workload, one, other, metric) → the difference and its word. Published ones are paired, and taken as they are."""
+    stored = {}
+    for _, line in study.tables.get("differences", pd.DataFrame(columns=DIFFERENCES)).iterrows():
+        if line["count"] > 1:
+            numbers = Estimate(line["mean"], line["low"], line["high"], int(line["count"]))
+            stored[line["workload"], line["one"], line["other"], line["metric"]] = numbers
+    found: Differences = {}
+    for name, rows in workloads.items():
+        for one, other in (*PRIMARY, *SECONDARY):
+            for metric in JUDGED if {one, other} <= rows.keys() else ():
+                key = name, one, other, metric
+                each = stored.get(key) or difference(rows[one], rows[other], metric)
+                found[key] = each, word(each, rows[other].estimate(metric).mean)
+    return found
+
+
+def _difference_table(study: StudyRecord, workloads: Sequence[str], differences: Differences, prose: Prose) -> Table:
     body, lines = [], []
-    for name, rows in by_workload.items():
+    for name in workloads:
         for pair in (*PRIMARY, *SECONDARY):
-            found = {metric: difference(rows, *pair, metric) for metric in JUDGED}
-            title = " − ".join(study.title(method) for method in pair)
+            found = {metric: differences.get((name, *pair, metric), (NOTHING, "")) for metric in JUDGED}
             role = "primary" if pair in PRIMARY else "secondary"
-            cells = [Cell("–" if each is None else show_estimate(each)) for each in found.values()]
-            body.append([Cell(study.title(name)), Cell(title), Cell(role), Cell(said(rows, *pair) or "–"), *cells])
-            for metric, each in found.items():
-                numbers = ["", "", "", 0] if each is None else [each.mean, each.low, each.high, each.count]
-                lines.append([name, *pair, role, metric, *numbers, said(rows, *pair, metric)])
-    header = ["workload", "one", "other", "role", "metric", "mean", "low", "high", "count", "word"]
+            title = " − ".join(study.title(method) for method in pair)
+            estimates = [show_estimate(each) for each, _ in found.values()]
+            body.append(cells(study.title(name), title, role, found[NLL][1] or "–", *estimates))
+            for metric, (each, told) in found.items():
+                lines.append([name, *pair, role, metric, each.mean, *each.ends, each.count, told])
     columns = ["Workload", "Difference", "Planned as", "By nll", *JUDGED.values()]
-    notes = [
-        "Paired by seed, with 95 % t intervals; “tie” if the interval holds zero, “unclear” if it does so because it is wider "
-        "than half the mean of what is subtracted. No correction for several comparisons."
-    ]
-    return Table("differences", "The comparisons that were planned", columns, body, as_csv(header, lines), notes)
+    frame = pd.DataFrame(lines, columns=DIFFERENCES)
+    return Table(
+        "differences", "The comparisons that were planned", columns, body, frame, prose.paragraphs("difference_notes")
+    )
+
+
+# ---- against T ----
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method against T, and how each of its points stands to T = 0 and to the constant temperature: word → temperatures."""
+
+    title: str
+    best: Row
+    points: int
+    beside_cold: dict[str, list[str]]
+    beside_constant: dict[str, list[str]]
+
+
+def _temperature(row: Row) -> float:
+    return float(row.point.get("T", math.nan))
+
+
+def _add_curve(study: StudyRecord, rows: Sequence[Row], prose: Prose, found: Content) -> None:
+    """Figure, sentences and table, if any point of the curve is there."""
+    if not rows:
+        return
+    by_method = {x: sorted((r for r in rows if r.method == x and r.point), key=_temperature) for x in STYLES}
+    curves = {method: points for method, points in by_method.items() if points}
+    references = {row.method: row for row in rows if row.method in LINES and not row.point}
+    constant = {_temperature(row): row for row in curves.get(CONSTANT, ())}
+    cold = references.get(COLD)
+    told = []
+    for method, points in curves.items():
+        finished = [row for row in points if row.estimate(NLL).count and not row.diverged]
+        if finished:
+            best = min(finished, key=lambda row: row.estimate(NLL).mean)
+            others = {} if method == CONSTANT else _sorted(points, [constant.get(_temperature(row)) for row in points])
+            told.append(
+                Curve(study.title(method), best, len(points), _sorted(finished, [cold] * len(finished)), others)
+            )
+    found.summary += prose.paragraphs("curve", curves=told)
+    seeds = max((row.estimate(NLL).count for row in rows), default=0)
+    panels = [_panel(study, curves, references)]
+    paired = cold is not None and seeds > 1
+    if cold is not None and paired:
+        panels.append(_difference_panel(study, curves, cold))
+    keys = [_key(study, method) for method in (*curves, *references)]
+    caption = prose("curve_caption", seeds=seeds, paired=paired)
+    found.plots.append(Plot("temperature-curve", caption, panels, keys, columns=2, size=(3.8, 2.9)))
+    found.tables.append(_curve_table(rows))
+
+
+def _sorted(rows: Sequence[Row], others: Sequence[Row | None]) -> dict[str, list[str]]:
+    """word → temperatures. What diverged is higher than what did not; unknown ones are left out."""
+    found: dict[str, list[str]] = {}
+    for row, other in zip(rows, others, strict=True):
+        if other is None or not row.done or not other.done:
+            continue
+        if row.diverged or other.diverged:
+            kind = "" if row.diverged and other.diverged else HIGHER if row.diverged else LOWER
+        else:
+            kind = said(row, other, NLL)
+        found.setdefault(kind, []).append(show_setting(_temperature(row)))
+    found.pop("", None)
+    return found
+
+
+def _key(study: StudyRecord, method: str) -> Key:
+    if method in LINES:
+        return Key(study.title(method), LINES[method][0], LINES[method][1])
+    return Key(study.title(method), STYLES[method][0], marker=STYLES[method][1])
+
+
+def _across(rows: Sequence[Row], place: int) -> list[float]:
+    """T, a little beside it for each curve, lest their bars lie on each other."""
+    return [_temperature(row) * 1.07 ** (place - 1) for row in rows]
+
+
+def _panel(study: StudyRecord, curves: dict[str, list[Row]], references: dict[str, Row]) -> Panel:
+    """On logarithmic axes: at T = 1 the nll can be ten times the best."""
+    series = []
+    for place, (method, points) in enumerate(curves.items()):
+        kept = [row for row in points if not row.diverged]
+        series.append(Series.of(_key(study, method), _across(kept, place), [row.estimate(NLL) for row in kept]))
+    ends = [_temperature(row) for points in curves.values() for row in points] or [1.0]
+    for method, row in references.items():
+        mean = row.estimate(NLL).mean
+        series.append(Series(_key(study, method), [min(ends), max(ends)], [mean, mean]))
+    return Panel("Test nll against T", series, "temperature T", "test nll", x=LOG, y=LOG, words="no point is finished")
+
+
+def _difference_panel(study: StudyRecord, curves: dict[str, list[Row]], cold: Row) -> Panel:
+    """Below zero noise helps."""
+    series = []
+    for place, (method, points) in enumerate(curves.items()):
+        kept = [row for row in points if not row.diverged]
+        series.append(
+            Series.of(_key(study, method), _across(kept, place), [difference(row, cold, NLL) for row in kept])
+        )
+    shown = [y for each in series for y in each.y if math.isfinite(y)] or [0.0]
+    lowest = max(-min(shown), 0.002)
+    limits = -1.6 * lowest, min(1.2 * max(*shown, lowest), 4.0 * lowest)
+    ylabel = "test nll − that at T = 0"
+    return Panel("Difference from T = 0", series, "temperature T", ylabel, x=LOG, lines=[("y", 0.0)], ylim=limits)
+
+
+def _curve_table(rows: Sequence[Row]) -> Table:
+    metrics = {NLL: "Test nll", "test error": "Error, %", "test ece": "ECE, %"}
+    ordered = sorted(rows, key=lambda row: ([*STYLES, *LINES, row.method].index(row.method), _temperature(row)))
+    body: list[list[Any]] = [
+        cells(
+            row.title, show_setting(_temperature(row)) if row.point else "–",
+            *(value_cell(row, metric, marked=False) for metric in metrics), row.state,
+        )
+        for row in ordered
+    ]  # fmt: skip
+    return Table(
+        "temperature-curve",
+        "Test nll against T",
+        ["Method", "T", *metrics.values(), "Runs"],
+        body,
+        final_frame(ordered),
+    )

@@ -4,20 +4,32 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ctld_lab.records import RecordError, number
-from ctld_lab.report.reading import RunRecord, StudyRecord
+import pandas as pd
+
+from ctld_lab.records import RecordError
+from ctld_lab.report.reading import RunRecord, StudyRecord, read_flat, read_tables
+from ctld_lab.report.shapes import printable
 from ctld_lab.report.statistics import Estimate, estimate
 from ctld_lab.report.wording import shortened, show_setting
 
 TEST, LOSS, GAP, GRADIENT = "test loss", "training loss", "gap", "gradient norm"
 EIGENVALUE, TRACE, SHARPNESS = "largest eigenvalue", "trace", "sharpness"
-
-
-def rise(size: float) -> str:
-    return f"rise at {show_setting(size)}"
+NEEDED = (
+    "eigenvalues",
+    "residuals",
+    "trace",
+    "sharpness",
+    "rises",
+    "loss",
+    "gradient_norm",
+    "metric",
+    "what",
+    "settings",
+)
+ALTERED = "was measured with other settings than most; measure all alike, with --again"
 
 
 @dataclass(frozen=True)
@@ -55,19 +67,15 @@ class Group:
     def tempered(self) -> bool:
         """By the paper's algorithm, whatever a study calls it; at T = 0 it would be SGD-M, at a constant T plain noise."""
         config = self.runs[0].run.config
-        tempering = self._options.get("tempering")
+        options = config.get("optimizer", {})
+        tempering = options.get("tempering")
         constant = isinstance(tempering, dict) and tempering.get("kind") == "constant"
-        return config.get("algorithm", self.method) == "ctld" and self._options.get("temperature") != 0 and not constant
+        return bool(config.get("algorithm", self.method) == "ctld" and options.get("temperature") != 0 and not constant)
 
     @property
     def weight_decay(self) -> float:
-        found = self._options.get("weight_decay", 0.0)
+        found = self.runs[0].run.config.get("optimizer", {}).get("weight_decay", 0.0)
         return float(found) if isinstance(found, int | float) else math.nan
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        options = self.runs[0].run.config.get("optimizer")
-        return options if isinstance(options, dict) else {}
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,14 @@ class Flatness:
     problems: list[tuple[str, str]]
     label: str
     """Tells it from the others of a page, and names its files."""
-
-    @property
-    def title(self) -> str:
-        return str(self.study.description.get("title") or self.study.name)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    """As they were published."""
 
     @property
     def measures(self) -> list[str]:
+        if self.tables:
+            names = dict.fromkeys(self.tables["values"]["measure"])
+            return [name for name in names if name not in (TEST, LOSS, GAP, GRADIENT)]
         return list(dict.fromkeys(name for measured in self.measured for name in measured.measures))
 
     @property
@@ -94,9 +103,7 @@ class Flatness:
         kinds = set()
         for measured in self.measured:
             workload = measured.run.config.get("workload")
-            network = (
-                {key: value for key, value in workload.items() if key != "stages"} if isinstance(workload, dict) else {}
-            )
+            network = {key: x for key, x in workload.items() if key != "stages"} if isinstance(workload, dict) else {}
             kinds.add((measured.what, json.dumps(network, sort_keys=True)))
         return len(kinds) == 1
 
@@ -104,74 +111,72 @@ class Flatness:
     def groups(self) -> list[Group]:
         """In the order of the study's methods, variant by variant."""
         methods = self.study.methods
-        found: dict[tuple[str, str, str], list[Measured]] = {}
+        found: dict[tuple[str, str], list[Measured]] = {}
         for measured in self.measured:
             run = measured.run
             point = ", ".join(f"{key} = {value}" for key, value in run.point.items())
-            found.setdefault((" ".join(filter(None, (run.variant, point))), run.method, point), []).append(measured)
-        variants = list(dict.fromkeys(variant for variant, _, _ in found))
+            found.setdefault((" ".join(filter(None, (run.variant, point))), run.method), []).append(measured)
+        variants = list(dict.fromkeys(variant for variant, _ in found))
         variants.sort(key=lambda variant: ("tuned", "paper", variant).index(variant))
-        ordered = sorted(
-            found, key=lambda key: (variants.index(key[0]), methods.index(key[1]) if key[1] in methods else 0)
-        )
+        ordered = sorted(found, key=lambda key: (variants.index(key[0]), [*methods, key[1]].index(key[1])))
         return [
-            Group(method, self.study.title(method), variant, sorted(found[key], key=lambda measured: measured.run.seed))
-            for key in ordered
-            for variant, method, _ in [key]
+            Group(
+                method,
+                self.study.title(method),
+                variant,
+                sorted(found[variant, method], key=lambda each: each.run.seed),
+            )
+            for variant, method in ordered
         ]
 
 
 def read_flatness(study: StudyRecord, label: str = "") -> Flatness:
     """Of final runs that are done. A record that is broken, or was made with other settings than most, is told."""
+    if study.published:
+        folder, name = study.directory.path.parent / "tables", study.directory.path.resolve().name
+        return Flatness(study, [], [], label, read_tables(folder, f"flat-minima-{name}-", "flat-"))
     found: list[Measured] = []
     problems: list[tuple[str, str]] = []
     for run in study.finals:
         if run.state != "done" or run.diverged:
             continue
         try:
-            record = run.directory.flatness()
+            record = read_flat(run.directory)
             if record:
-                found.append(_read(run, record))
-        except RecordError as error:
-            problems.append((run.name, shortened(str(error))))
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            path = run.directory.path / "flatness.json"
-            words = f"{path} is not as it should be ({type(error).__name__}: {error}); measure it with --again"
-            problems.append((run.name, shortened(words)))
-    keys = [json.dumps([measured.settings, measured.what], sort_keys=True) for measured in found]
-    for variant in {measured.run.variant for measured in found}:  # each with a workload of its own, perhaps
-        counts = Counter(key for key, measured in zip(keys, found, strict=True) if measured.run.variant == variant)
-        usual = counts.most_common(1)[0][0]
-        for key, measured in zip(keys, found, strict=True):
-            if measured.run.variant == variant and key != usual:
-                problems.append(
-                    (measured.run.name, "was measured with other settings than most; measure all alike, with --again")
-                )
+                found.append(_measured(run, record))
+        except (RecordError, OSError) as error:
+            problems.append((run.name, shortened(printable(str(error)))))
+    keys = {each.run.name: json.dumps([each.settings, each.what], sort_keys=True) for each in found}
+    for variant in {each.run.variant for each in found}:  # each with a workload of its own, perhaps
+        own = [each.run.name for each in found if each.run.variant == variant]
+        usual = Counter(keys[name] for name in own).most_common(1)[0][0]
+        problems += [(name, ALTERED) for name in own if keys[name] != usual]
     wrong = {name for name, _ in problems}
     return Flatness(study, [measured for measured in found if measured.run.name not in wrong], problems, label)
 
 
-def _read(run: RunRecord, record: dict[str, Any]) -> Measured:
-    eigenvalues = [number(value) for value in record["eigenvalues"]]
-    residuals = [number(value) for value in record["residuals"]]
-    flat = {EIGENVALUE: eigenvalues[0], TRACE: number(record["trace"]["mean"]), SHARPNESS: number(record["sharpness"])}
-    flat |= {rise(number(part["size"])): number(part["mean"]) for part in record["rises"]}
-    loss, test = number(record["loss"]), _test_loss(run, str(record["metric"]))
-    settings = record["settings"]
-    if not isinstance(settings, dict):
-        raise TypeError("settings are no object")
+def _measured(run: RunRecord, record: dict[str, Any]) -> Measured:
+    missing = [name for name in NEEDED if name not in record or record[name] == []]
+    if missing:
+        path = run.directory.path / "flatness.json"
+        raise RecordError(f"{path} is not as it should be (without {', '.join(missing)}); measure it with --again")
+    largest = record["eigenvalues"][0]
+    flat = {EIGENVALUE: largest, TRACE: record["trace"].get("mean", math.nan), SHARPNESS: record["sharpness"]}
+    for part in record["rises"]:
+        flat[f"rise at {show_setting(part.get('size', math.nan))}"] = part.get("mean", math.nan)
+    loss, test = record["loss"], _test_loss(run, record["metric"])
     return Measured(
         run=run,
-        values=flat | {TEST: test, LOSS: loss, GAP: test - loss, GRADIENT: number(record["gradient_norm"])},
+        values=flat | {TEST: test, LOSS: loss, GAP: test - loss, GRADIENT: record["gradient_norm"]},
         measures=tuple(flat),
-        converged=residuals[0] <= 0.01 * abs(eigenvalues[0]),
-        what=shortened("".join(filter(str.isprintable, str(record["what"])))),  # a terminal shows it too
-        settings=settings,
+        converged=record["residuals"][0] <= 0.01 * abs(largest),
+        what=shortened(record["what"]),
+        settings=record["settings"],
         made=f"torch {record.get('torch')}, threads: {record.get('threads')}",
     )
 
 
 def _test_loss(run: RunRecord, metric: str) -> float:
     """Of the model that was kept: where a run judged several together, it is the last of them."""
-    found = run.result.get("test") or {}
-    return next((number(found[key]) for key in (f"last_{metric}", "last_nll", metric) if key in found), number(None))
+    found = run.result.get("test", {})
+    return next((float(found[key]) for key in (f"last_{metric}", "last_nll", metric) if key in found), math.nan)

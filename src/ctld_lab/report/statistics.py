@@ -1,13 +1,24 @@
-"""Means with their 95 % intervals, paired differences, and whether points differ by more than chance. No scipy."""
+"""Every claim about chance that the report makes, written once: intervals, paired differences, verdicts, correlations.
 
+A difference is *lower* or *higher* if its 95 % interval excludes zero, a *tie* if it holds zero and lies within 5 % of what is
+compared with, and *undecided* otherwise. Against the best of many, p values are corrected (Holm) before anyone is called worse.
+"""
+
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
+from scipy import stats
 
 LEVEL = 0.95
+MARGIN = 0.05
+"""Of the reference's mean: differences that lie within are of no consequence."""
+LOWER, TIE, HIGHER, UNDECIDED = "lower", "tie", "higher", "undecided"
+BEST, UNKNOWN = "best", "too few seeds"
+EXHAUSTIVE, SHUFFLES = 8, 20_000  # up to 8 methods all 40,320 orders are tried, else so many
+BySeed = Mapping[int, float]
 
 
 @dataclass(frozen=True)
@@ -18,104 +29,123 @@ class Estimate:
     low: float | None
     high: float | None
     count: int
+    degrees: float | None = None
+    """Degrees of freedom; one less than the values, unless two estimates were subtracted."""
 
     @property
     def half_width(self) -> float | None:
         return None if self.low is None or self.high is None else 0.5 * (self.high - self.low)
 
     @property
-    def holds_zero(self) -> bool | None:
-        """Of a difference: is it a tie? None where that is unknown."""
-        return None if self.low is None or self.high is None else self.low <= 0.0 <= self.high
+    def ends(self) -> tuple[float, float]:
+        """The interval; NaN where it is unknown."""
+        return (math.nan, math.nan) if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def freedom(self) -> float:
+        return self.count - 1.0 if self.degrees is None else self.degrees
+
+    @property
+    def error(self) -> float:
+        """The standard error; NaN where it is unknown."""
+        half = self.half_width
+        return math.nan if half is None else half / stats.t.ppf(0.5 + LEVEL / 2, self.freedom)
+
+    @property
+    def probability(self) -> float:
+        """p of a difference, two-sided, that there is none."""
+        error = self.error
+        if math.isnan(error):
+            return math.nan
+        return float(2.0 * stats.t.sf(abs(self.mean) / error, self.freedom)) if error else float(self.mean == 0.0)
 
 
-@cache
-def t_quantile(degrees: int, level: float = LEVEL) -> float:
-    """t such that Student's law with `degrees` degrees of freedom puts `level` between −t and t.
+NOTHING = Estimate(math.nan, None, None, 0)
 
-    The law is a finite sum at whole degrees (Abramowitz and Stegun 26.7.3, 26.7.4), in θ = arctan(t/√degrees).
-    """
-    if degrees < 1 or not 0.0 < level < 1.0:
-        raise ValueError(f"a t quantile needs degrees ≥ 1 and 0 < level < 1, not {degrees} and {level}")
 
-    def between(theta: float) -> float:
-        cosine = math.cos(theta)
-        first = 3 if degrees % 2 else 2
-        term = cosine if degrees % 2 else 1.0
-        total = term if degrees > 1 else 0.0
-        for k in range(first, degrees, 2):  # 1 + ½cos² + (1·3)/(2·4)cos⁴ …, or cos + ⅔cos³ + (2·4)/(3·5)cos⁵ …
-            term *= cosine * cosine * (k - 1) / k
-            total += term
-        if degrees % 2:
-            return 2.0 / math.pi * (theta + math.sin(theta) * total)
-        return math.sin(theta) * total
-
-    low, high = 0.0, math.pi / 2
-    while high - low > 1e-15:
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
-            break
-        low, high = (middle, high) if between(middle) < level else (low, middle)
-    return math.sqrt(degrees) * math.tan(0.5 * (low + high))
+def from_error(mean: float, error: float, count: int, degrees: float | None = None) -> Estimate:
+    """The estimate with Student's interval about `mean`."""
+    freedom = count - 1.0 if degrees is None else degrees
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error if freedom > 0 else math.nan
+    return Estimate(mean, mean - half, mean + half, count, degrees)
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Of the finite values; NaN where there are none."""
+    """The mean of the finite values; NaN where there are none."""
     finite = [value for value in values if math.isfinite(value)]
     count = len(finite)
-    if count == 0:
-        return Estimate(math.nan, None, None, 0)
+    if count < 2:
+        return Estimate(finite[0] if finite else math.nan, None, None, count)
     mean = math.fsum(finite) / count
-    if count == 1:
-        return Estimate(mean, None, None, 1)
     variance = math.fsum((value - mean) ** 2 for value in finite) / (count - 1)
-    half_width = t_quantile(count - 1) * math.sqrt(variance / count)
-    return Estimate(mean, mean - half_width, mean + half_width, count)
+    return from_error(mean, math.sqrt(variance / count), count)
 
 
-def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> Estimate:
+def paired_difference(one: BySeed, other: BySeed) -> Estimate:
     """one − other over the seeds that both have: what the seeds share (data order, initialisation) cancels."""
     return estimate([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
 
 
-LOWER, TIE, HIGHER, UNCLEAR = "lower", "tie", "higher", "unclear"
-WIDE = 0.5
-"""Of the reference's mean: an interval that reaches further does not show a tie, but that the seeds differ too much to tell."""
+def unpaired_difference(one: Estimate, other: Estimate) -> Estimate:
+    """one − other where values by seed were not kept: Welch's, which is wider than a paired one if seeds share anything."""
+    first, second = one.error**2, other.error**2
+    if math.isnan(first + second):
+        return Estimate(one.mean - other.mean, None, None, min(one.count, other.count))
+    spread = first**2 / one.freedom + second**2 / other.freedom
+    degrees = (first + second) ** 2 / spread if spread else one.freedom + other.freedom
+    return from_error(one.mean - other.mean, math.sqrt(first + second), min(one.count, other.count), degrees)
 
 
-def word(difference: Estimate, reference: float = math.inf) -> str:
-    """Of a paired difference, LOWER, TIE or HIGHER; UNCLEAR beside the mean of what was subtracted, if that is given.
-
-    "" where fewer than two seeds leave it unknown.
-    """
-    if difference.half_width is None:
+def word(difference: Estimate, reference: float) -> str:
+    """LOWER, TIE, HIGHER or UNDECIDED, beside the mean of what was subtracted; "" where the interval is unknown."""
+    if difference.low is None or difference.high is None:
         return ""
-    if not difference.holds_zero:
+    if difference.high < 0.0 or difference.low > 0.0:
         return LOWER if difference.mean < 0 else HIGHER
-    return UNCLEAR if difference.half_width > WIDE * abs(reference) else TIE
+    return within_margin(difference, reference)
 
 
-BEST, UNKNOWN = "best", "too few seeds"
+def within_margin(difference: Estimate, reference: float) -> str:
+    margin = MARGIN * abs(reference)
+    assert difference.low is not None
+    assert difference.high is not None
+    return TIE if -margin <= difference.low and difference.high <= margin else UNDECIDED
 
 
-def marks(columns: Mapping[str, Mapping[int, float]]) -> dict[str, str]:
-    """BEST, TIE, UNCLEAR, UNKNOWN or "" for each name, given its values by seed; lower is better.
+def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+    """p values, each corrected for how many there are (Holm 1979)."""
+    found, largest = {}, 0.0
+    for place, name in enumerate(sorted(probabilities, key=lambda name: probabilities[name])):
+        largest = max(largest, (len(probabilities) - place) * probabilities[name])
+        found[name] = min(1.0, largest)
+    return found
 
-    A tie is a method whose paired difference from the best has an interval that holds zero. Nothing is claimed where one
-    seed is all there is, and a method that diverged in any seed is out of the race.
+
+def marks(means: Mapping[str, Estimate], values: Mapping[str, BySeed]) -> dict[str, str]:
+    """BEST, TIE, UNDECIDED, UNKNOWN, or "" for what is worse; lower is better. `values` by seed, where they were kept.
+
+    Nothing is claimed where one seed is all there is. What diverged in any seed is not to be handed over.
     """
-    entered = {name: values for name, values in columns.items() if values and all(map(math.isfinite, values.values()))}
-    found = dict.fromkeys(columns, "")
-    several = {name: values for name, values in entered.items() if len(values) > 1}
+    found = dict.fromkeys(means, "")
+    several = [name for name in means if means[name].half_width is not None]
     if len(several) < 2:
         return found
-    best = min(several, key=lambda name: estimate(list(several[name].values())).mean)
-    found[best] = BEST
-    for name, values in entered.items():
-        if name != best:
-            said = word(paired_difference(values, entered[best]), estimate(list(entered[best].values())).mean)
-            found[name] = {"": UNKNOWN, TIE: TIE, UNCLEAR: UNCLEAR}.get(said, "")
-    return found
+    best = min(several, key=lambda name: means[name].mean)
+    differences = {
+        name: paired_difference(values[name], values[best])
+        if values.get(name) and values.get(best)
+        else unpaired_difference(means[name], means[best])
+        for name in means
+        if name != best
+    }
+    known = {name: each for name, each in differences.items() if each.half_width is not None}
+    corrected = holm({name: each.probability for name, each in known.items()})
+    for name in differences:
+        if name not in known:
+            found[name] = UNKNOWN
+        elif corrected[name] >= 1.0 - LEVEL:
+            found[name] = within_margin(known[name], means[best].mean)
+    return found | {best: BEST}
 
 
 @dataclass(frozen=True)
@@ -134,21 +164,64 @@ class Spread:
         return self.probability < 1.0 - LEVEL
 
 
-def spread(points: Sequence[Mapping[int, float]], *, shuffles: int = 4000) -> Spread | None:
+def spread(points: Sequence[BySeed], *, shuffles: int = 4000) -> Spread | None:
     """A permutation test on max − min of the means: points are shuffled within each seed. None below two seeds or points.
 
     Only seeds that every point has count. The shuffles are always the same ones.
     """
-    if len(points) < 2:
-        return None
-    shared = sorted(set.intersection(*(set(values) for values in points)))
+    shared = sorted(set.intersection(*map(set, points))) if len(points) > 1 else []
     table = np.array([[values[seed] for seed in shared] for values in points])
     if len(shared) < 2 or not np.isfinite(table).all():
         return None
     observed = float(np.ptp(table.mean(axis=1)))
-    generator = np.random.default_rng(0)
-    shuffled = generator.permuted(np.broadcast_to(table, (shuffles, *table.shape)), axis=1)
+    shuffled = np.random.default_rng(0).permuted(np.broadcast_to(table, (shuffles, *table.shape)), axis=1)
     ranges = np.ptp(shuffled.mean(axis=2), axis=1)
     # The observed order counts as one of them, so that the probability is never zero; 1e-12 is for rounding of the mean.
     reached = int((ranges >= observed * (1.0 - 1e-12)).sum()) + 1
     return Spread(observed, float(np.quantile(ranges, LEVEL)), reached / (shuffles + 1), len(points), len(shared))
+
+
+@dataclass(frozen=True)
+class Association:
+    rho: float
+    probability: float
+    """Share of the orders of the methods that have a correlation at least as far from zero."""
+    methods: int
+    runs: int
+
+    @property
+    def beyond_chance(self) -> bool:
+        return self.probability < 1.0 - LEVEL
+
+
+def association(pairs: Sequence[tuple[BySeed, BySeed]]) -> Association | None:
+    """Spearman's ρ over all runs; each pair is a method's two quantities by seed. None where nothing varies or is shared.
+
+    Runs of one method are alike, and do not count as independent: the shuffles exchange whole methods, their seeds together.
+    Only seeds that every method has count. The shuffles are always the same ones.
+    """
+    finite = [
+        {seed: (one[seed], other[seed]) for seed in one.keys() & other.keys() if math.isfinite(one[seed] + other[seed])}
+        for one, other in pairs
+    ]
+    finite = [values for values in finite if values]
+    shared = sorted(set.intersection(*map(set, finite))) if len(finite) > 1 else []
+    if not shared:
+        return None
+    table = np.array([[values[seed] for seed in shared] for values in finite])
+    ranks = (stats.rankdata(table[:, :, column]).reshape(table.shape[:2]) for column in (0, 1))
+    one, other = (each - each.mean() for each in ranks)
+    scale = math.sqrt(float((one**2).sum()) * float((other**2).sum()))
+    if scale == 0.0:
+        return None
+    products = one @ other.T / scale  # of methods; an order of them picks one from each row
+    methods = len(finite)
+    if methods <= EXHAUSTIVE:
+        orders = np.array(list(itertools.permutations(range(methods))))
+    else:
+        shuffled = np.random.default_rng(0).permuted(np.tile(np.arange(methods), (SHUFFLES, 1)), axis=1)
+        orders = np.vstack([np.arange(methods), shuffled])  # the first is the one that was observed
+    found = products[np.arange(methods), orders].sum(axis=1)
+    rho = float(np.trace(products))
+    reached = int((np.abs(found) >= abs(rho) - 1e-12).sum())
+    return Association(rho, reached / len(orders), methods, one.size)

@@ -1,21 +1,32 @@
-"""What a study came to, as rows: for the report, for the command line and for `ctld compare`. Pure functions of records."""
+"""What a study came to, as rows: for the report, for the command line and for `ctld compare`; and rows as tables on disk."""
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ctld_lab.records import StudyDirectory, number
+import pandas as pd
+
+from ctld_lab.records import StudyDirectory
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_study
-from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, word
+from ctld_lab.report.shapes import TABLES
+from ctld_lab.report.statistics import (
+    NOTHING,
+    Estimate,
+    estimate,
+    marks,
+    paired_difference,
+    unpaired_difference,
+    word,
+)
 from ctld_lab.report.wording import counted, shortened
 
 # Fields of a double-well result that say how it was made, not what came out.
 NOT_MEASURED = {"dimensions", "steps", "seed", "tempered", "seconds", "diverged", "format"}
+FINAL, SEEDS = TABLES["final"], TABLES["seeds"]
+Point = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -30,26 +41,27 @@ class Row:
     done: int
     failed: int
     diverged: int
-    values: dict[str, dict[int, float]]
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
     """metric → seed → value; "test mse", "test mse of layer 1", "ratio", …"""
     given: dict[str, Estimate] = field(default_factory=dict)
-    """Estimates that the run itself made, over its rounds."""
+    """Estimates without values by seed: those that a run made over its rounds, or a table that was published."""
     marks: dict[str, str] = field(default_factory=dict)
-    """metric → best, tie, too few seeds or nothing; `statistics.marks`."""
+    """metric → best, tie, undecided, too few seeds, or nothing for what is worse; `statistics.marks`."""
+    unit: str = "seed"
 
     def estimate(self, metric: str) -> Estimate:
-        if metric in self.given:
-            return self.given[metric]
-        return estimate(list(self.values.get(metric, {}).values()))
+        if metric in self.values:
+            return estimate(list(self.values[metric].values()))
+        return self.given.get(metric, NOTHING)
 
     @property
     def metrics(self) -> list[str]:
-        return [*self.given, *self.values]
+        return list(dict.fromkeys([*self.given, *self.values]))
 
     @property
     def state(self) -> str:
         """3 seeds; 2 of 3 seeds, 1 failed; 3 seeds, 1 diverged; 100 rounds."""
-        if self.given:
+        if self.unit == "round":
             return counted(max(found.count for found in self.given.values()), "round")
         parts = [counted(max(self.planned, self.done), "seed")]
         if self.done < self.planned:
@@ -58,33 +70,53 @@ class Row:
         return ", ".join(parts)
 
 
+def difference(one: Row, other: Row, metric: str) -> Estimate:
+    """one − other: seed by seed where both have values by seed, else unpaired. Unknown where either diverged."""
+    if one.diverged or other.diverged:
+        return NOTHING
+    if one.values.get(metric) and other.values.get(metric):
+        return paired_difference(one.values[metric], other.values[metric])
+    return unpaired_difference(one.estimate(metric), other.estimate(metric))
+
+
+def said(one: Row | None, other: Row | None, metric: str) -> str:
+    """lower, tie, higher or undecided; "" where that is unknown."""
+    if one is None or other is None:
+        return ""
+    return word(difference(one, other, metric), other.estimate(metric).mean)
+
+
+# ---- from records ----
+
+
 def final_table(study: StudyRecord | StudyDirectory | Path) -> list[Row]:
     """One row per method and variant (and point), in the order in which the study names its methods."""
     study = study if isinstance(study, StudyRecord) else read_study(study)
-    rows = []
-    for run in study.finals:
-        if run.kind == "timing":
-            rows += _timing_rows(study, run)
-    groups: dict[tuple[str, str, tuple[tuple[str, Any], ...]], list[RunRecord]] = {}
-    for run in study.finals:
-        if run.kind in ("train", "double_well"):
-            groups.setdefault((_label(run), run.variant, tuple(run.point.items())), []).append(run)
-    for method in study.methods:
-        if not rows and not any(label == method for label, _, _ in groups):
-            groups[method, _first_variant(study), ()] = []
+    if study.published:
+        rows = _published(study)
+    else:
+        rows = [row for run in study.finals if run.kind == "timing" for row in _timing_rows(study, run)]
+        groups: dict[tuple[str, str, Point], list[RunRecord]] = {}
+        for run in study.finals:
+            if run.kind in ("train", "double_well"):
+                groups.setdefault((_label(run), run.variant, tuple(run.point.items())), []).append(run)
+        for method in study.methods:
+            if not rows and not any(label == method for label, _, _ in groups):
+                groups[method, _first_variant(study), ()] = []
+        rows += [_row(study, *key, runs) for key, runs in groups.items()]
     order = {method: place for place, method in enumerate(study.methods)}
-    variants = list(dict.fromkeys(variant for _, variant, _ in groups))
+    variants = list(dict.fromkeys(row.variant for row in rows))
     variants.sort(key=lambda variant: ("tuned", "paper", "tempered", "untempered", variant).index(variant))
-    for key in sorted(groups, key=lambda key: (variants.index(key[1]), order.get(key[0], len(order)))):
-        rows.append(_row(study, *key, groups[key]))
-    for variant in dict.fromkeys(row.variant for row in rows):
-        if any(run.kind == "train" for run in study.finals):  # where lower is better
-            _mark([row for row in rows if row.variant == variant])
+    rows.sort(key=lambda row: (variants.index(row.variant), order.get(row.method, len(order))))
+    for variant in variants:  # where lower is better: neither of a timing nor of exactness
+        mark(
+            [row for row in rows if row.variant == variant and row.unit == "seed" and not row.method.startswith("d = ")]
+        )
     return rows
 
 
 def _label(run: RunRecord) -> str:
-    return f"d = {int(run.config.get('dimensions', 0)):,}" if run.kind == "double_well" else run.method
+    return f"d = {run.config.get('dimensions', 0):,}" if run.kind == "double_well" else run.method
 
 
 def _first_variant(study: StudyRecord) -> str:
@@ -92,9 +124,11 @@ def _first_variant(study: StudyRecord) -> str:
     return "tuned" if not found or "tuned" in found else sorted(found)[0]
 
 
-def _row(
-    study: StudyRecord, label: str, variant: str, point: tuple[tuple[str, Any], ...], runs: Sequence[RunRecord]
-) -> Row:
+def _title(study: StudyRecord, label: str) -> str:
+    return study.title(label).replace("d = ", "d\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+
+
+def _row(study: StudyRecord, label: str, variant: str, point: Point, runs: Sequence[RunRecord]) -> Row:
     done = [run for run in runs if run.state == "done"]
     values: dict[str, dict[int, float]] = {}
     for run in done:
@@ -104,43 +138,26 @@ def _row(
         if run.diverged:  # its numbers, if any, mean nothing; the seed must count all the same
             for by_seed in values.values():
                 by_seed[run.seed] = math.nan
-    return Row(
-        method=label,
-        title=study.title(label).replace("d = ", "d\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),
-        variant=variant,
-        point=dict(point),
-        planned=max(_planned(study, variant), len(runs)),
-        done=len(done),
-        failed=sum(run.state == "failed" for run in runs),
-        diverged=sum(run.diverged for run in done),
-        values=values,
-    )
-
-
-def _planned(study: StudyRecord, variant: str) -> int:
-    """Seeds of each row; a grid may have fewer."""
     seeds = len(study.seeds)
-    settings = study.description.get("settings") or {}
-    return min(seeds, int(settings.get("grid_seeds", seeds))) if variant == "grid" else seeds
+    planned = min(seeds, study.settings.get("grid_seeds", seeds)) if variant == "grid" else seeds
+    failed, diverged = sum(run.state == "failed" for run in runs), sum(run.diverged for run in done)
+    title, planned = _title(study, label), max(planned, len(runs))
+    return Row(label, title, variant, dict(point), planned, len(done), failed, diverged, values)
 
 
 def final_values(run: RunRecord) -> dict[str, float]:
     """Everything that a finished run measured, by name."""
     if run.kind == "double_well":
-        skipped = NOT_MEASURED
-        found = {key: number(value) for key, value in run.result.items() if key not in skipped and _numeric(value)}
-        steps = number(run.result.get("steps", run.config.get("steps")))
-        found["crossings per 100,000 steps"] = number(run.result.get("crossings")) * 1e5 / steps
-        return found
-    values = {}
-    for split in ("train", "test", "valid"):
-        for metric, value in (run.result.get(split) or {}).items():
-            values[f"{split} {metric}"] = number(value)
-    for layer, stage in enumerate(run.result.get("stages") or (), start=1):
-        for split in ("train", "test", "valid"):
-            for metric, value in (stage.get(split) or {}).items():
-                values[f"{split} {metric} of layer {layer}"] = number(value)
-    return values
+        found = {key: float(value) for key, value in run.result.items() if key not in NOT_MEASURED and _numeric(value)}
+        steps = run.result.get("steps", run.config.get("steps", math.nan))
+        return found | {"crossings per 100,000 steps": run.result.get("crossings", math.nan) * 1e5 / steps}
+    parts = [(run.result, ""), *((x, f" of layer {n}") for n, x in enumerate(run.result.get("stages", []), start=1))]
+    return {
+        f"{split} {metric}{layer}": value
+        for part, layer in parts
+        for split in ("train", "test", "valid")
+        for metric, value in part.get(split, {}).items()
+    }
 
 
 def _numeric(value: Any) -> bool:
@@ -149,23 +166,106 @@ def _numeric(value: Any) -> bool:
 
 def _timing_rows(study: StudyRecord, run: RunRecord) -> list[Row]:
     rows = []
-    for method, measured in (run.result.get("methods") or {}).items():
+    for method, measured in run.result.get("methods", {}).items():
         # Those kept: rounds that something else disturbed are left out, for each method on its own.
-        rounds = int(measured.get("rounds", run.result.get("rounds", 0)))
-        middle, low, high = (number(measured.get(key)) for key in ("ratio", "low", "high"))
+        rounds = measured.get("rounds", run.result.get("rounds", 0))
+        middle, low, high, seconds = (
+            measured.get(key, math.nan) for key in ("ratio", "low", "high", "seconds_per_epoch")
+        )
         # Fewer than six values have no 95 % interval of their median.
         ratio = Estimate(middle, low, high, rounds) if rounds >= 6 else Estimate(middle, None, None, rounds)
-        seconds = Estimate(number(measured.get("seconds_per_epoch")), None, None, rounds)
-        given = {"seconds per epoch": seconds, "ratio": ratio}
-        rows.append(Row(method, study.title(method), "", {}, 1, 1, 0, 0, {}, given))
+        given = {"seconds per epoch": Estimate(seconds, None, None, rounds), "ratio": ratio}
+        rows.append(Row(method, study.title(method), "", {}, 1, 1, 0, 0, given=given, unit="round"))
     return rows
 
 
-def _mark(rows: Sequence[Row]) -> None:
-    for metric in dict.fromkeys(metric for row in rows for metric in row.values):
-        found = marks({str(place): row.values.get(metric, {}) for place, row in enumerate(rows)})
+def mark(rows: Sequence[Row]) -> None:
+    """Say of each metric who is best, and how the others stand to it."""
+    entered = [(str(place), row) for place, row in enumerate(rows) if not row.diverged]
+    for metric in dict.fromkeys(metric for row in rows for metric in row.metrics):
+        means = {name: row.estimate(metric) for name, row in entered if row.estimate(metric).count}
+        found = marks(means, {name: row.values.get(metric, {}) for name, row in entered})
         for place, row in enumerate(rows):
-            row.marks[metric] = found[str(place)]
+            row.marks[metric] = found.get(str(place), "")
+
+
+# ---- from tables that were published ----
+
+
+def _published(study: StudyRecord) -> list[Row]:
+    """Of every table of final results, and of the values by seed, where those are there."""
+    values: dict[tuple[str, str, str], dict[str, dict[int, float]]] = {}
+    seeds = study.tables.get("seeds")
+    if seeds is not None:
+        for method, variant, point, metric, seed, value in seeds[SEEDS].itertuples(index=False):
+            by_metric = values.setdefault((method, variant, point), {})
+            by_metric.setdefault(metric, {})[int(seed)] = float(value)
+    rows = []
+    for name, frame in study.tables.items():
+        if name == "layers" or not set(FINAL) <= set(frame.columns):
+            continue
+        for key, part in frame.groupby(FINAL[:3], sort=False):
+            method, variant, point = map(str, key)
+            first = part.iloc[0]
+            given = {line["metric"]: _estimate(line) for _, line in part.iterrows() if line["metric"]}
+            counts = [int(first[column]) for column in ("planned", "failed", "diverged")]
+            planned, failed, diverged = counts
+            done = max((each.count for each in given.values()), default=0) + diverged
+            unit = "round" if "seconds per epoch" in given else "seed"
+            row = Row(method, _title(study, method), variant, _point(point), planned, done, failed, diverged, unit=unit)
+            rows.append(replace(row, values=values.get((method, variant, point), {}), given=given))
+    return rows
+
+
+def _estimate(line: Mapping[str, Any]) -> Estimate:
+    low, high = (None if math.isnan(line[end]) else float(line[end]) for end in ("low", "high"))
+    return Estimate(float(line["mean"]), low, high, int(line["count"]))
+
+
+def _point(text: str) -> dict[str, Any]:
+    """ "w=1.0 sigma=0.04" or "T=auto"."""
+    found: dict[str, Any] = {}
+    for part in text.split():
+        name, _, value = part.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+# ---- to tables ----
+
+
+def final_frame(
+    rows: Iterable[Row], paper: Mapping[str, Mapping[str, str]] | None = None, *, only: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """One line per row and metric, with all digits. `paper`: metric → method → what the paper has. `only`: these metrics."""
+    lines = []
+    for row in rows:
+        for metric in row.metrics or [""]:
+            if only is None or metric in only:
+                found = row.estimate(metric)
+                numbers = [found.mean, *found.ends, found.count, row.planned, row.failed, row.diverged]
+                printed = (paper or {}).get(metric, {}).get(row.method, "")
+                names = [row.method, row.variant, _point_text(row), metric]
+                lines.append([*names, *numbers, row.marks.get(metric, ""), printed])
+    return pd.DataFrame(lines, columns=FINAL)
+
+
+def seeds_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """The values by seed, from which every interval and verdict can be computed again."""
+    lines = [
+        [row.method, row.variant, _point_text(row), metric, seed, value]
+        for row in rows
+        for metric, by_seed in row.values.items()
+        for seed, value in sorted(by_seed.items())
+    ]
+    return pd.DataFrame(lines, columns=SEEDS)
+
+
+def _point_text(row: Row) -> str:
+    return " ".join(f"{name}={value}" for name, value in row.point.items())
 
 
 # ---- the same method in several directories ----
@@ -186,7 +286,7 @@ class Comparison:
 
     @property
     def verdicts(self) -> list[str]:
-        """lower, higher, tie, unclear, or unknown where fewer than two seeds match."""
+        """lower, higher, tie, undecided, or unknown where fewer than two seeds match."""
         return [word(difference, self.estimates[0].mean) or "unknown" for difference in self.differences]
 
 
@@ -200,9 +300,8 @@ def compare(directories: Sequence[Path]) -> list[Comparison]:
         if len(present) < 2:
             continue
         for metric in dict.fromkeys(metric for row in present for metric in row.metrics):
-            values = [row.values.get(metric, {}) if row else {} for row in rows]
-            estimates = [row.estimate(metric) if row else Estimate(math.nan, None, None, 0) for row in rows]
-            differences = [paired_difference(later, values[0]) for later in values[1:]]
+            estimates = [row.estimate(metric) if row else NOTHING for row in rows]
+            differences = [difference(row, rows[0], metric) if row and rows[0] else NOTHING for row in rows[1:]]
             first = present[0]
             comparisons.append(
                 Comparison(first.method, first.title, first.variant, first.point, metric, estimates, differences)
@@ -220,8 +319,9 @@ def unlike(directories: Sequence[Path]) -> dict[str, str]:
             if all(isinstance(value, dict) for value in values):
                 names = dict.fromkeys(name for value in values for name in value)
                 differing = [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
-                parts = [f"{name} {_against([value.get(name) for value in values])}" for name in differing]
-                found[key] = "; ".join(parts)
+                found[key] = "; ".join(
+                    f"{name} {_against([value.get(name) for value in values])}" for name in differing
+                )
             else:
                 found[key] = _against(values)
     return found
@@ -238,37 +338,3 @@ def _against(values: Sequence[Any]) -> str:
 
 def _key(row: Row) -> tuple[str, str, str]:
     return row.method, row.variant, repr(sorted(row.point.items()))
-
-
-# ---- as files ----
-
-
-def rows_as_csv(
-    rows: Iterable[Row], paper: dict[str, dict[str, str]] | None = None, *, only: Sequence[str] | None = None
-) -> bytes:
-    """One line per row and metric, with all digits. `paper`: metric → method → what the paper has. `only`: these metrics."""
-    header = ["method", "variant", "point", "metric", "mean", "low", "high", "count", "planned", "failed", "diverged"]
-    lines: list[list[Any]] = []
-    for row in rows:
-        for metric in row.metrics or [""]:
-            if only is not None and metric not in only:
-                continue
-            found = row.estimate(metric)
-            point = " ".join(f"{name}={value}" for name, value in row.point.items())
-            numbers = [
-                "" if x is None or not math.isfinite(x) else repr(x) for x in (found.mean, found.low, found.high)
-            ]
-            counts = [found.count, row.planned, row.failed, row.diverged]
-            printed = (paper or {}).get(metric, {}).get(row.method, "")
-            lines.append(
-                [row.method, row.variant, point, metric, *numbers, *counts, row.marks.get(metric, ""), printed]
-            )
-    return as_csv([*header, "mark", "paper"], lines)
-
-
-def as_csv(header: Sequence[str], lines: Iterable[Sequence[Any]]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(lines)
-    return text.getvalue().encode()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ctld_lab.report.statistics import Estimate
 
+FILTERS = ("show", "show_estimate", "show_range", "show_setting", "show_seconds", "listed", "counted")
 MINUS = "\N{MINUS SIGN}"
 PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"
 

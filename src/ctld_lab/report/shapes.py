@@ -1,0 +1,175 @@
+"""What records must look like. `fit` gives back a record whose numbers are floats and whose words are printable, or refuses it.
+
+Records come from disks and strangers. Whatever reads them further on may rely on these shapes: if it fails, it is our own bug.
+A shape is NUMBER, WHOLE, FLAG, TEXT or ANYTHING, a list of one shape, a dictionary of shapes by key (`...` for all other keys),
+or a tuple of alternatives. Keys may be missing; null counts as missing, a number that is null as NaN.
+"""
+
+import math
+from typing import Any
+
+from ctld_lab.records import RecordError
+
+NUMBER, WHOLE, FLAG, TEXT, ANYTHING = "a number", "a whole number", "true or false", "a text", "anything"
+LONGEST = 4000
+
+
+def printable(text: str) -> str:
+    """The text without anything that a terminal would obey, and not without end."""
+    shown = "".join(
+        letter if letter.isprintable() or letter in "\n\u00a0" else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+def fit(value: Any, shape: Any, where: str = "") -> Any:
+    """The value in this shape. Raises RecordError with the place of what does not fit."""
+    if isinstance(shape, tuple):
+        for alternative in shape:
+            try:
+                return fit(value, alternative, where)
+            except RecordError:
+                continue
+        raise _misfit(value, " or ".join(map(_name, shape)), where)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            raise _misfit(value, _name(shape), where)
+        rest = shape.get(..., ANYTHING)
+        found = {}
+        for key, item in value.items():
+            expected, name = shape.get(key, rest), printable(str(key))
+            if item is not None or expected == NUMBER:
+                found[name] = fit(item, expected, f"{where}.{name}" if where else name)
+        return found
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            raise _misfit(value, _name(shape), where)
+        return [fit(item, shape[0], f"{where}[{place}]") for place, item in enumerate(value)]
+    return _plain(value, shape, where)
+
+
+def _plain(value: Any, shape: str, where: str) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if shape == NUMBER and (number or value is None or value in ("nan", "inf", "-inf")):
+        try:
+            return float("nan" if value is None else value)
+        except OverflowError:
+            raise _misfit(value, NUMBER, where) from None
+    if shape == WHOLE and number and math.isfinite(value) and value == int(value) and abs(value) < 2**63:
+        return int(value)
+    if shape == FLAG and isinstance(value, bool | int):
+        return bool(value)
+    if shape == TEXT and isinstance(value, str):
+        return printable(value)
+    if shape == ANYTHING:
+        return _cleaned(value)
+    raise _misfit(value, shape, where)
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(str(key)): _cleaned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
+
+
+def _name(shape: Any) -> str:
+    return "an object" if isinstance(shape, dict) else "a list" if isinstance(shape, list) else str(shape)
+
+
+def _misfit(value: Any, expected: str, where: str) -> RecordError:
+    shown = printable(repr(value))
+    return RecordError(f"{where or 'it'} is {shown if len(shown) < 60 else shown[:59] + '…'}, not {expected}")
+
+
+# ---- the records of the laboratory ----
+
+SCORES = {...: NUMBER}
+MEAN = {"mean": NUMBER, "error": NUMBER, "expected": NUMBER}
+PRINTED = {...: (TEXT, NUMBER)}
+STUDY = {
+    **dict.fromkeys(("study", "title", "figure", "scale", "varied", "tuned", "fixed", "published", "machine"), TEXT),
+    "methods": [TEXT], "titles": {...: TEXT}, "seeds": [WHOLE], "commands": [TEXT], "data": {...: ANYTHING},
+    "settings": {"grid_seeds": WHOLE, "workloads": {...: {...: ANYTHING}}},
+    "paper": {
+        "values": PRINTED, "seconds_per_epoch": PRINTED, "defaults": SCORES, "steps": WHOLE, "num_data": NUMBER,
+        "note": TEXT, "split": TEXT,
+    },
+}  # fmt: skip
+CONFIG = {
+    **dict.fromkeys(("kind", "role", "method", "variant", "target", "algorithm"), TEXT),
+    "tempering": (TEXT, ANYTHING), "seed": WHOLE, "dimensions": WHOLE, "period": WHOLE, "num_data": NUMBER,
+    "point": {...: (NUMBER, TEXT)}, "steps": (WHOLE, [WHOLE]), "depth": (NUMBER, TEXT), "optimizer": {...: ANYTHING},
+}  # fmt: skip
+STAGE = {
+    **dict.fromkeys(("train", "test", "valid"), SCORES),
+    "temperature": NUMBER,
+    "tempering": ({**dict.fromkeys(("cold_share", "share_outside", "highest_ratio", "mean_ratio"), NUMBER)}, TEXT),
+    "thermometers": {...: {...: (MEAN, ANYTHING)}},
+}
+SLOPE = dict.fromkeys(("slope", "error", "bound", "from", "to", "misfit"), NUMBER)
+RESULT = {
+    **STAGE, "stages": [STAGE], "diverged": FLAG, "steps": WHOLE, "num_data": NUMBER, "members": WHOLE,
+    "seconds": (SCORES, NUMBER), "rounds": WHOLE, "undisturbed": NUMBER,
+    "methods": {...: {"rounds": WHOLE, ...: NUMBER}},
+    **dict.fromkeys(("kinetic_target", "mean_square_exact", "crossings", "half_trips", "total_variation"), NUMBER),
+    "means": {...: MEAN}, "shares": [MEAN], "crossing_rate": MEAN,
+    "step_sizes": [{"lengths": [SCORES], "slopes": {...: SLOPE}, ...: NUMBER}], "slopes": {...: SLOPE},
+}  # fmt: skip
+LINE = {
+    **STAGE,
+    **dict.fromkeys(("step", "temperature_ratio"), NUMBER),
+    "stage": WHOLE,
+    "thorough": FLAG,
+    "seconds": SCORES,
+}
+ENVIRONMENT = {
+    "versions": {...: TEXT}, "commit": TEXT, "machine": TEXT, "dirty": FLAG, "threads": WHOLE, "cores": WHOLE, "notes": [TEXT],
+}  # fmt: skip
+TRIAL = {
+    "run": TEXT, "parameters": {...: NUMBER}, "value": NUMBER, "seconds": NUMBER, "diverged": FLAG, "failed": FLAG,
+}  # fmt: skip
+TUNING = {
+    "trials": [TRIAL], "chosen": {...: NUMBER}, "value": NUMBER, "space": {...: [NUMBER]}, "criterion": TEXT, "search": TEXT,
+}  # fmt: skip
+FLATNESS = {
+    "eigenvalues": [NUMBER], "residuals": [NUMBER], "trace": MEAN, "sharpness": NUMBER,
+    "rises": [{"size": NUMBER, "mean": NUMBER}], "loss": NUMBER, "gradient_norm": NUMBER, "metric": TEXT, "what": TEXT,
+    "settings": {...: ANYTHING}, "torch": TEXT, "threads": WHOLE,
+}  # fmt: skip
+
+# ---- the tables of a report, which may be published without the runs: what each must have ----
+
+_HEADERS = """
+final: method variant point metric mean low high count planned failed diverged mark paper
+seeds: method variant point metric seed value
+curves: variant split metric method stage step mean low high count
+trace: stage step temperature_ratio
+temperature: variant stage temperature cold_share share_outside highest_ratio seeds
+tuning: method trials bad searched chosen value train_seconds seconds
+trials: method parameters value state seconds
+theorem: tempering quantity variable slope standard_error bound from to misfit
+theorem-points: tempering quantity variable at value standard_error
+wells: dimensions tempering kinetic_temperature kinetic_temperature_error configurational_temperature \
+configurational_temperature_error mean_square_ratio mean_square_ratio_error crossing_rate crossing_rate_error crossing_ratio \
+crossing_ratio_error kinetic_scatter square_scatter largest_total_variation fewest_half_trips steps runs
+targets: target tempering average mean error expected expected_error errors_away
+differences: workload one other role metric mean low high count word
+flat-values: method variant measure mean low high count tempered weight_decay
+flat-differences: method variant measure mean low high count
+flat-correlations: variant measure quality rho p runs methods
+flat-seeds: method variant measure seed value
+FINALS: points exactness times layers temperature-curve
+WHOLE: count planned failed diverged seed seeds stage trials bad methods tempered
+TEXT: method variant point metric mark paper split searched chosen parameters state tempering quantity variable dimensions \
+target average workload one other role word measure quality
+"""
+TABLES = {name: rest.split() for name, _, rest in (line.partition(": ") for line in _HEADERS.strip().splitlines())}
+WHOLE_COLUMNS, TEXT_COLUMNS = TABLES.pop("WHOLE"), TABLES.pop("TEXT")
+FINALS = TABLES.pop("FINALS")
+
+
+def columns(name: str) -> list[str]:
+    """Of the table of this name; "final-digits5k" is one of final results, and so are some others."""
+    return TABLES["final"] if name.startswith("final") or name in FINALS else TABLES.get(name, [])
