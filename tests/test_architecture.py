@@ -39,7 +39,7 @@ ARROWS = {
         "ctld.tempering",
     },
     "ctld.cycles": {"ctld.optimizers"},
-    "ctld.ensembles": {"ctld.checks", "ctld.optimizers"},
+    "ctld.ensembles": {"ctld.checks", "ctld.cycles", "ctld.optimizers", "ctld.tempering"},
     "ctld.integrations": {"ctld", "ctld.checks", "ctld.observing", "ctld.optimizers"},
     "ctld": {
         "ctld.chains",

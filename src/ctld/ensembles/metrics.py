@@ -1,4 +1,4 @@
-"""How good predicted probabilities are, summed up batch by batch: what a long text's predictions take does not have to fit."""
+"""How good predicted probabilities are: nll, error, Brier score and expected calibration error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Metrics:
         self._wrong += float((1.0 - right).sum())
         self._brier += float((probabilities.square().sum(-1) - 2.0 * truth + 1.0).sum())
         # Bins are open below and closed above, as torchmetrics has them.
-        place = (confidence * self.num_bins).ceil().long().sub_(1).clamp_(0, self.num_bins - 1)
+        place = (confidence.nan_to_num() * self.num_bins).ceil().long().sub_(1).clamp_(0, self.num_bins - 1)
         for row, values in enumerate((torch.ones_like(right), confidence, right)):
             self._bins[row].index_add_(0, place, values)
 
@@ -56,3 +56,24 @@ class Metrics:
             "brier": self._brier / self._count,
             "ece": float((confidence - right).abs().sum()) / self._count,
         }
+
+
+def classification_metrics(log_probabilities: Tensor, labels: Tensor, *, num_bins: int = 15) -> dict[str, float]:
+    """Returns mean nll (nats), error, Brier score (sum over classes, 0 to 2) and ECE (top label, l1, bins of equal width).
+
+    Classes are in the last dimension of `log_probabilities`. The nll comes from the logarithms, so that a probability
+    which no float can hold still counts for what it is.
+    """
+    num_bins = integer("num_bins", num_bins, at_least=1)
+    classes = log_probabilities.shape[-1]
+    labels = labels.detach().cpu()
+    if labels.shape != log_probabilities.shape[:-1]:
+        raise ValueError(
+            f"labels have shape {tuple(labels.shape)}; one class for each prediction would be "
+            f"{tuple(log_probabilities.shape[:-1])}"
+        )
+    if labels.is_floating_point() or labels.numel() == 0 or labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels must be whole numbers from 0 to {classes - 1}, and there must be some")
+    metrics = Metrics(num_bins=num_bins)
+    metrics.add(log_probabilities.reshape(-1, classes), labels.reshape(-1).long())
+    return metrics.compute()

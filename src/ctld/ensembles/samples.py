@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ctld.checks import integer, real
 
 Kind = Literal["cycle", "cold"]
+Keep = Literal["newest", "best"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +128,25 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def copied(model: nn.Module) -> dict[str, Tensor]:
     """As they are now, on the CPU. Every rank calls it: a sharded tensor is put together by all of them."""
     with torch.no_grad():
-        return {name: _whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
+        return {name: whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
 
 
-def _whole(tensor: Tensor) -> Tensor:
+@torch.no_grad()
+def restore(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
+    """Puts a sample's tensors into the model; where these are shards it does nothing, and returns False."""
+    own = tensors_of(model)
+    if any(hasattr(tensor, "full_tensor") for tensor in own.values()):
+        return False
+    for name, tensor in own.items():
+        tensor.copy_(state[name])
+    return True
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Returns a tensor without its graph; a sharded one put together, by all ranks."""
     full_tensor = getattr(tensor, "full_tensor", None)
-    whole: Tensor = tensor if full_tensor is None else full_tensor()
-    return whole.detach()
+    found: Tensor = tensor if full_tensor is None else full_tensor()
+    return found.detach()
 
 
 def check_fits(model: nn.Module, state: Mapping[str, Tensor]) -> None:
