@@ -4,13 +4,16 @@ varied   the method: SGD-M, restarts, Adam, exploration in one pass at five kind
 tuned    lr and momentum (six pairs, the same for all), and thirteen levels of T, of restarts or of decay: 78 points for each
 fixed    the budget of gradients, the share of exploration, the number of cycles
 
-The protocol is docs/protocols/traps.md, what came out docs/traps.md.
+The protocol is docs/protocols/traps.md, what came out docs/traps.md. Tables and figures are made anew, without running
+anything, by `python -m ctld_lab.studies.traps results/traps docs/traps.md`.
 """
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ctld_lab.files import write_bytes
+from ctld_lab.traps import show, tables
 from ctld_lab.traps.golf import RunningParity, SparseParity, ThreeSines
 from ctld_lab.traps.methods import METHODS
 from ctld_lab.traps.networks import RBF, Convolution, SampledRBF, SampledTeacherStudent, TeacherStudent
@@ -60,3 +63,10 @@ def execute(scale: str, directory: Path, problems: Sequence[str] = (), methods: 
         environment=environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])},
         say=lambda line: print(line, flush=True),
     )
+    show.write(directory, tuple(PROBLEMS))
+
+
+if __name__ == "__main__":
+    found = show.write(Path(sys.argv[1]), tuple(PROBLEMS))
+    for page in map(Path, sys.argv[2:]):
+        write_bytes(page, tables.document(page.read_text(), tables.texts(found)).encode())
