@@ -9,6 +9,7 @@ import torch
 from ctld import CTLD, Tempering, noise
 from ctld.optimizers.reference import ReferenceCTLD
 from ctld_lab.studies.traps import PROBLEMS
+from ctld_lab.traps import dynamics
 from ctld_lab.traps.dynamics import NUM_DATA, Noise, run
 from ctld_lab.traps.methods import LEVELS, METHODS, PAIRS, Setting, setting
 from ctld_lab.traps.networks import RBF, SampledRBF, SampledTeacherStudent
@@ -93,6 +94,7 @@ class LibraryNoise(Noise):
 
 def one_replica(method, point, source, problem=None):
     problem = problem or RBF(8)
+    problem.threshold = -1.0  # it is to be followed to the end
     instance, theta = wide(problem.draw(1, seeded(0))), problem.start(1, seeded(1)).double()
     outcome = run(
         problem,
@@ -185,6 +187,7 @@ def test_a_row_without_noise_is_torchs(method, point):
 def test_rows_do_not_disturb_each_other():
     """A row that diverges stays alone; each row has the temperature of its own setting."""
     problem = RBF(8)
+    problem.threshold = -1.0
     points = [Setting(0.02, 0.8, 0.1), Setting(1e30, 0.8, 1e30)]
     instance, theta = wide(problem.draw(1, seeded(0))), problem.start(1, seeded(1)).double()
     rows = torch.zeros(2, dtype=torch.long)
@@ -231,6 +234,7 @@ def test_rows_do_not_disturb_each_other():
 def test_restarts_are_runs_from_other_weights():
     """The second run of two equals a run of half the budget that began with its weights."""
     problem = RBF(8)
+    problem.threshold = -1.0
     instance, starts = problem.draw(4, seeded(0)), [problem.start(4, seeded(seed)) for seed in (1, 2)]
 
     def of(settings, begin, budget):
@@ -256,6 +260,8 @@ def test_where_a_cycle_begins(keep):
     instance = problem.draw(16, seeded(0))
 
     class Watched(RBF):
+        threshold = -1.0
+
         def gradient(self, instance, theta, generator):
             loss, gradient = super().gradient(instance, theta, generator)
             seen.append((theta.clone(), loss))
@@ -288,6 +294,57 @@ def test_where_a_cycle_begins(keep):
         assert 4 < fallen.sum() < 44
         assert (moved[1:][~fallen] < step).all()
         assert (moved[1:][fallen] > 0.5).float().mean() > 0.5
+
+
+class Own(Noise):
+    """Numbers of each row from a generator of its own."""
+
+    def __init__(self, rows):
+        self.generators = [seeded(row) for row in rows]
+
+    def of_theta(self, like):
+        return torch.stack([torch.randn(like.shape[1:], generator=own, dtype=like.dtype) for own in self.generators])
+
+    def of_alpha(self, rows):
+        return np.array([torch.randn(1, generator=own, dtype=torch.float64).item() for own in self.generators])
+
+
+@pytest.mark.parametrize(
+    "name", ["restarts", "adam", "cycles-best-falling", "cycles-new-constant", "paper", "calibrated"]
+)
+@pytest.mark.filterwarnings("ignore:calibrated tempering does not fit")
+def test_rows_go_on_as_if_alone_when_others_are_solved(name, monkeypatch):
+    method, problem, kept = METHODS[name], RBF(8), []
+    point = Setting(0.02, 0.8, 0.1 if method.temperature else 0.0, runs=1 if method.keep == "state" else 4)
+    instance = wide(problem.draw(8, seeded(0)))
+    starts = [problem.start(8, seeded(9 + number)).double() for number in range(4)]
+
+    def of(rows, source):
+        index = torch.tensor(rows)
+        return run(
+            problem,
+            method,
+            [point] * len(rows),
+            chosen(instance, index),
+            lambda number: starts[number][index],
+            budget=BUDGET,
+            noise=source,
+            batches=seeded(0),
+        )
+
+    alone = [of([row], Own([row])) for row in range(8)]
+    whole, keep = Own(range(8)), dynamics._Walk.keep
+
+    def keep_and_tell(walk, rows):
+        keep(walk, rows)
+        kept.append(len(walk.rows))
+        whole.generators = [own for own, stays in zip(whole.generators, rows.tolist(), strict=True) if stays]
+
+    monkeypatch.setattr(dynamics._Walk, "keep", keep_and_tell)
+    together = of(list(range(8)), whole)
+    assert kept
+    assert together.solved_at == [each.solved_at[0] for each in alone]
+    torch.testing.assert_close(together.theta, torch.cat([each.theta for each in alone]), rtol=1e-5, atol=1e-5)
 
 
 def test_every_method_has_as_many_points():

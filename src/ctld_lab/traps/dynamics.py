@@ -17,12 +17,12 @@ from torch import Tensor
 
 from ctld_lab.traps import temperatures
 from ctld_lab.traps.methods import SHARE, Method, Setting
-from ctld_lab.traps.problem import Instance, Problem
+from ctld_lab.traps.problem import Instance, Problem, chosen
 
 NUM_DATA = 1000.0
 """N. Where T/N is given it decides nothing but how fast the paper's α moves, through η = sqrt(lr/N)."""
 LOOK = 50
-"""Gradients between looks at the exact loss, where gradients come from minibatches."""
+"""Gradients between looks at the exact loss where gradients come from minibatches, and at who is solved and can rest."""
 BETA2, EPSILON = 0.999, 1e-8
 
 
@@ -47,8 +47,9 @@ class Outcome:
     solved_at: list[int]
     """Gradients until the loss was below the threshold; 0 if that never happened."""
     loss: list[float]
-    """The exact loss at the end."""
+    """The exact loss when solved, or at the end."""
     theta: Tensor
+    """The parameters then."""
 
 
 @torch.no_grad()
@@ -72,21 +73,38 @@ def run(
     start
         Returns the initial weights of all rows for the run of this number; those of run 0 are where all begin.
     """
-    walk = _Walk(problem, method, settings, start, budget, noise)
-    solved = torch.zeros(len(settings), dtype=torch.long)
+    walk = _Walk(method, settings, start, budget, noise)
+    solved, losses = torch.zeros(len(settings), dtype=torch.long), torch.zeros(len(settings))
+    final = walk.theta.clone()
     for step in range(budget):
         walk.begin_runs(step)
         loss, gradient = problem.gradient(instance, walk.theta, batches)
+        looks = problem.exact or step % LOOK == 0
         judged = loss
-        if not problem.exact and (step % LOOK == 0 or walk.compares(step)):
+        if not problem.exact and (looks or walk.compares(step)):
             judged = problem.loss(instance, walk.theta)
-        if problem.exact or step % LOOK == 0:
-            solved[(solved == 0) & (judged < problem.threshold)] = step + 1
+        if looks and bool((found := judged < problem.threshold).any()):
+            rows = walk.rows[found]
+            fresh = solved[rows] == 0
+            solved[rows[fresh]] = step + 1
+            losses[rows[fresh]] = judged[found][fresh].to(losses.dtype)
+            final[rows[fresh]] = walk.theta[found][fresh]
         if walk.compares(step):
-            judged, gradient = walk.keep_best(step, judged, gradient)
-            loss = judged
+            loss, gradient = walk.keep_best(judged, gradient)
         walk.move(step, loss, gradient)
-    return Outcome(solved.tolist(), problem.loss(instance, walk.theta).tolist(), walk.theta)
+        if step % LOOK == LOOK - 1:
+            left = solved[walk.rows] == 0
+            if not left.any():
+                break
+            if left.float().mean() < 0.9:  # what is solved needs no more gradients
+                walk.keep(left)
+                instance = chosen(instance, left)
+    left = solved[walk.rows] == 0
+    if left.any():
+        rows, theta = walk.rows[left], walk.theta[left]
+        losses[rows] = problem.loss(chosen(instance, left), theta).to(losses.dtype)
+        final[rows] = theta
+    return Outcome(solved.tolist(), losses.tolist(), final)
 
 
 class _Walk:
@@ -94,7 +112,6 @@ class _Walk:
 
     def __init__(
         self,
-        problem: Problem,
         method: Method,
         settings: Sequence[Setting],
         start: Callable[[int], Tensor],
@@ -102,6 +119,8 @@ class _Walk:
         noise: Noise,
     ) -> None:
         self.theta = start(0).clone()
+        self.rows = torch.arange(len(settings))
+        """Which row of the settings each is."""
         self._method, self._start, self._noise, self._budget = method, start, noise, budget
         dtype = self.theta.dtype
         self._lr = torch.tensor([each.lr for each in settings], dtype=dtype)[:, None]
@@ -109,6 +128,7 @@ class _Walk:
         self._tau = torch.tensor([each.temperature for each in settings], dtype=dtype)[:, None]
         self._fading = torch.tensor([each.fading for each in settings], dtype=dtype)[:, None]
         self._fades = bool((self._fading != 1.0).any())
+        self._deviation = (2.0 * (1.0 - self._momentum) * self._lr * self._tau).sqrt()
         self._length = torch.tensor([budget // each.runs for each in settings])
         self._explores = method.temperature is not None
         self._exploration = (SHARE * self._length).long() if self._explores else torch.zeros_like(self._length)
@@ -123,8 +143,30 @@ class _Walk:
                 rates=self._lr[:, 0].double().numpy(),
                 num_data=NUM_DATA,
                 steps=int(self._exploration[0]),
-                normals=lambda: noise.of_alpha(len(settings)),
+                normals=lambda: noise.of_alpha(len(self.rows)),
             )
+
+    def keep(self, rows: Tensor) -> None:
+        """Goes on with these rows alone."""
+        for name in (
+            "rows",
+            "theta",
+            "_v",
+            "_lr",
+            "_momentum",
+            "_tau",
+            "_fading",
+            "_deviation",
+            "_length",
+            "_exploration",
+        ):
+            setattr(self, name, getattr(self, name)[rows])
+        if self._squares is not None:
+            self._squares = self._squares[rows]
+        if self._best is not None:
+            self._best = (self._best[0][rows], self._best[1][rows], self._best[2][rows])
+        if self._method.temperature is not None:
+            self._temperatures.keep(rows.numpy())
 
     def begin_runs(self, step: int) -> None:
         """Gives new weights to rows whose run begins, if the method has it so, and momenta to those that jump."""
@@ -136,7 +178,7 @@ class _Walk:
             numbers = step // self._length
             for number in set(numbers[begins].tolist()):
                 rows = begins & (numbers == number)
-                self.theta[rows] = self._start(number)[rows]
+                self.theta[rows] = self._start(number)[self.rows[rows]]
         if step == 0 or self._method.keep != "state":
             self._v[begins] = 0.0
             if self._explores:  # r ~ N(0, T)
@@ -145,7 +187,7 @@ class _Walk:
     def compares(self, step: int) -> bool:
         return self._method.keep == "best" and step in self._ends
 
-    def keep_best(self, step: int, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    def keep_best(self, loss: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
         """Goes back to the best beginning of a cycle so far; returns its loss and gradient."""
         if self._best is not None:
             before, theta, slope = self._best
@@ -166,34 +208,33 @@ class _Walk:
             if step:
                 retain = retain * self._fading ** (1.0 / self._budget)
         exploring = self._phase < self._exploration
-        self._v = retain * self._v - lr * gradient
+        self._v.mul_(retain).sub_(lr * gradient)
         if self._explores and bool(exploring.any()):
             self._explore(loss, exploring)
         else:
-            self.theta = self.theta + self._v
+            self.theta += self._v
 
     def _explore(self, loss: Tensor, exploring: Tensor) -> None:
         """Adds the noise, moves, and lets the temperature move. Rows with exploration have it at the same time."""
         control = self._temperatures
         tau = self._tau[:, 0].double()
         potential = (loss.double() / tau).numpy()
-        phase = (self._phase.double() / self._exploration.clamp(min=1)).numpy()
+        phase = (self._phase.double() / self._exploration).numpy()
         ratio, scale = control.begin(phase, potential if control.needs_potential else None)
         factor = torch.from_numpy(np.where(exploring.numpy(), ratio, 0.0)).to(self._v.dtype)[:, None]
-        deviation = (2.0 * (1.0 - self._momentum) * self._lr * self._tau * factor).sqrt()
-        self._v = self._v + deviation * self._noise.of_theta(self._v)
-        self.theta = self.theta + self._v
+        self._v.addcmul_(self._deviation * factor.sqrt(), self._noise.of_theta(self._v))
+        self.theta += self._v
         if control.needs_hamiltonian:
             kinetic = (self._v.square() / (2.0 * self._lr)).sum(1).double() / tau
             control.end(potential + kinetic.numpy())
         if scale is not None:
-            self._v = self._v * torch.from_numpy(scale).to(self._v.dtype)[:, None]
+            self._v *= torch.from_numpy(scale).to(self._v.dtype)[:, None]
 
     def _adam(self, step: int, gradient: Tensor, squares: Tensor) -> None:
         """torch.optim.Adam's step; the momentum is β₁."""
         beta1 = self._momentum
-        self._v = beta1 * self._v + (1.0 - beta1) * gradient
+        self._v.mul_(beta1).add_((1.0 - beta1) * gradient)
         squares.mul_(BETA2).addcmul_(gradient, gradient, value=1.0 - BETA2)
         lr = self._lr * self._fading ** (step / self._budget)
         corrected = (squares / (1.0 - BETA2 ** (step + 1))).sqrt_() + EPSILON
-        self.theta = self.theta - lr * self._v / ((1.0 - beta1 ** (step + 1)) * corrected)
+        self.theta -= lr * self._v / ((1.0 - beta1 ** (step + 1)) * corrected)

@@ -69,6 +69,7 @@ METHODS = {
         *_cycles(),
     ]
 }
+ONE_PASS = [name for name, method in METHODS.items() if method.temperature and method.cycles == 1]
 NOISY = [name for name, method in METHODS.items() if method.temperature]
 
 

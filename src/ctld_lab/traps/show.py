@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from ctld_lab.files import write_bytes
 from ctld_lab.traps import tables
-from ctld_lab.traps.methods import LEVELS, METHODS, NOISY
-from ctld_lab.traps.tables import ONE_PASS, Results
+from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
+from ctld_lab.traps.tables import Results
 
 STYLES: dict[str, dict[str, Any]] = {
     "sgd": {"color": "0.65"},
@@ -128,7 +128,6 @@ def write(directory: Path, problems: Sequence[str]) -> Results:
         "within": within(results, SINGLE),
         "within-cycles": within(results, CYCLES),
         "temperature": against_temperature(results, ("restarts", *ONE_PASS)),
-        "temperature-cycles": against_temperature(results, CYCLES),
     }
     if any(problem.startswith(tuple(FAMILIES)) for problem in results):
         figures["size"] = against_size(results)

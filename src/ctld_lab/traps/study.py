@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ctld_lab.files import MissingRecord, plain, read_json, write_bytes
 from ctld_lab.traps.dynamics import Noise, Outcome, run
-from ctld_lab.traps.methods import LEVELS, METHODS, PAIRS, Method, setting
+from ctld_lab.traps.methods import LEVELS, METHODS, ONE_PASS, PAIRS, Method, setting
 from ctld_lab.traps.problem import Problem, chosen
 
 STAGES = ("tuning", "scan", "final")
@@ -129,7 +129,7 @@ def carry_out(
             path = cell_path(directory, problem.name, name)
             for stage in STAGES:
                 cell = read_cell(path, problem, name, size)
-                if stage in cell or (stage == "scan" and METHODS[name].temperature is None):
+                if stage in cell or (stage == "scan" and name not in ONE_PASS):
                     continue
                 begun = time.perf_counter()
                 cell[stage] = _stage(stage, problem, METHODS[name], size, cell)

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ctld_lab.files import MissingRecord, read_json
-from ctld_lab.traps.methods import LEVELS, METHODS, NOISY
+from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
 from ctld_lab.traps.study import cell_path
 
 MARGIN = 0.05
 """A difference of less is a tie, if the interval says so."""
 LEVEL = 0.05
-ONE_PASS = ("constant", "falling", "driven", "paper", "calibrated")
 LEAST_SUCCESS = 0.1
 """Of the best method, for a range of good temperatures to mean something."""
 
@@ -73,7 +72,7 @@ def _cell(path: Path, method: str) -> Cell | None:
     if "final" not in stored:
         return None
     scan = None
-    if method in NOISY:
+    if method in ONE_PASS:
         scan = (np.array(stored["scan"]["solved_at"]) > 0).mean(axis=1)
     return Cell(np.array(stored["final"]["solved_at"]), stored["tuning"]["chosen"], scan, stored["size"]["budget"])
 
@@ -163,7 +162,7 @@ def ranges(results: Results) -> pd.DataFrame:
     rows = []
     for problem, cells in results.items():
         best = max(cell.success for cell in cells.values())
-        for method in NOISY:
+        for method in ONE_PASS:
             cell = cells[method]
             assert cell.scan is not None
             good = np.flatnonzero(cell.scan >= 0.5 * best) if best >= LEAST_SUCCESS else np.array([], dtype=int)

@@ -37,6 +37,9 @@ class Constant:
     def end(self, hamiltonian: Array) -> None:
         """Hears H/T of each row, if it is needed."""
 
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Goes on with these rows alone."""
+
 
 class Falling(Constant):
     """From T to zero, linearly."""
@@ -66,8 +69,11 @@ class Paper(Constant):
         self.alpha, self.r_alpha = np.zeros_like(eta), normals()
         # V_b on the nodes, with room for hills that reach over the ends of the grid
         self._V_b = np.zeros((len(eta), K + 1 + 2 * (REACH + 1)))
-        self._first = np.arange(len(eta)) * self._V_b.shape[1] + REACH + 1
         self._reached = np.arange(-REACH, REACH + 2)
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        for name in ("_eta", "_C", "_w", "_mass", "alpha", "r_alpha", "_V_b"):
+            setattr(self, name, getattr(self, name)[rows])
 
     def begin(self, phase: Array, potential: Array | None) -> tuple[Array, Array | None]:
         return 1.0 / g(self.alpha), None
@@ -95,7 +101,7 @@ class Paper(Constant):
         hills = np.exp(np.maximum(distance * distance * (-0.5 / SIGMA**2), -700.0))
         hills *= np.where(inside, self._w, 0.0)[:, None]
         flat = self._V_b.reshape(-1)
-        here = self._first + k
+        here = np.arange(len(k)) * self._V_b.shape[1] + REACH + 1 + k
         flat[here[:, None] + self._reached] += hills
         return np.where(inside, (flat[here + 1] - flat[here]) / BIN, 0.0)
 
@@ -111,6 +117,10 @@ class Calibrated(Constant):
         for control in self._controls:
             control.plan(steps, euler=True)
         self._dead = np.zeros(rows, dtype=bool)
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        self._controls = [control for control, kept in zip(self._controls, rows.tolist(), strict=True) if kept]
+        self._dead = self._dead[rows]
 
     def begin(self, phase: Array, potential: Array | None) -> tuple[Array, Array | None]:
         assert potential is not None
