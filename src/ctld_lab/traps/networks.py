@@ -131,15 +131,14 @@ class TeacherStudent(Problem):
         weights = theta.view(-1, k, k)
         norms = weights.norm(dim=2).clamp_(min=1e-12)
         unit = weights / norms[:, :, None]
-        own = torch.bmm(unit, unit.transpose(1, 2))
-        sine, angle = _angles(torch.cat([own, unit], 2))  # of units with each other, and with the teachers
-        sine[:, range(k), range(k)] = 0.0
-        angle[:, range(k), range(k)] = 0.0
-        far = math.pi - angle
+        cosine = torch.cat([torch.bmm(unit, unit.transpose(1, 2)), unit], 2)  # with each other, and with the teachers
+        sine, far = _angles(cosine)
+        sine[:, :, :k].diagonal(dim1=1, dim2=2).zero_()  # of a unit with itself, to which rounding adds
+        far[:, :, :k].diagonal(dim1=1, dim2=2).fill_(math.pi)
         lengths = torch.cat([norms, torch.full_like(norms, -1.0)], 1)  # with the sign of their part in the error
         along = torch.bmm(sine, lengths[:, :, None])[:, :, 0]
         gradient = along[:, :, None] * unit + torch.bmm(far[:, :, :k], weights) - far[:, :, k:]
-        both = (sine + far * torch.cat([own, unit], 2)) * norms[:, :, None]
+        both = sine.addcmul_(far, cosine).mul_(norms[:, :, None])
         overlap = torch.bmm(both[:, :, :k], norms[:, :, None]).sum((1, 2)) - 2.0 * both[:, :, k:].sum((1, 2))
         constant = k * math.pi + k * (k - 1)
         loss = (overlap + constant) / (4.0 * math.pi)
@@ -171,9 +170,9 @@ class SampledTeacherStudent(TeacherStudent):
 
 
 def _angles(cosine: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the sine and the angle in [0, π]."""
+    """Returns the sine of an angle in [0, π], and π less the angle, which is the angle of −cosine."""
     cosine = cosine.clamp(-1.0, 1.0)
-    return (1.0 - cosine.square()).clamp_(min=0.0).sqrt_(), torch.arccos(cosine)
+    return cosine.square().neg_().add_(1.0).sqrt_(), cosine.neg_().arccos_()
 
 
 class Convolution(Problem):
@@ -208,8 +207,7 @@ class Convolution(Problem):
         length = w.norm(dim=1, keepdim=True).clamp(min=1e-12)
         unit = w / length
         cosine = (unit * filters).sum(1, keepdim=True)
-        sine, angle = _angles(cosine)
-        far = math.pi - angle
+        sine, far = _angles(cosine)
         both = sine + far * cosine
         sums, own, true = a.sum(1, keepdim=True), a.square().sum(1, keepdim=True), outputs.sum(1, keepdim=True)
         shared = (a * outputs).sum(1, keepdim=True)
