@@ -111,7 +111,7 @@ def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     assert [after[stage] for stage in ("tuning", "scan", "final")] == [
         before[stage] for stage in ("tuning", "scan", "final")
     ]
-    for name in ("tables/success.csv", "tables/against-restarts.csv", "figures/within.png", "figures/size.png"):
+    for name in ("tables/success.csv", "tables/against-restarts.csv", "figures/within.png", "figures/temperature.png"):
         assert (tmp_path / name).stat().st_size > 100
 
 

@@ -91,22 +91,30 @@ def against_temperature(results: Results, methods: Sequence[str]) -> Figure:
     return figure
 
 
-def against_size(results: Results) -> Figure:
-    """Share solved against k, with 95 % intervals."""
+def against_size(results: Results) -> Figure | None:
+    """Share solved against k, with 95 % intervals; methods stand beside each other."""
     frame = tables.success(results)
     families = {name: [p for p in results if p.startswith(name) and p[len(name) :].isdigit()] for name in FAMILIES}
-    families = {name: sorted(found, key=lambda p: int(p.strip("rbfelu"))) for name, found in families.items() if found}
+    families = {
+        name: sorted(found, key=lambda p: int(p.strip("rbfelu"))) for name, found in families.items() if len(found) > 1
+    }
+    if not families:
+        return None
     groups = (SINGLE, CYCLES)
-    figure = Figure(figsize=(3.6 * len(families), 3.0 * len(groups) + 1.6), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(families) + 2.2, 3.0 * len(groups)), layout="constrained")
     axes = figure.subplots(len(groups), len(families), squeeze=False, sharey=True)
     for row, methods in zip(axes, groups, strict=True):
         for axis, (family, problems) in zip(row, families.items(), strict=True):
             sizes = [int(problem[len(family) :]) for problem in problems]
-            for method in methods:
+            for place, method in enumerate(methods):
+                beside = np.array(sizes) * 1.02 ** (place - len(methods) / 2)
                 mine = frame[frame["method"] == method].set_index("problem").loc[problems]
                 error = [mine["solved"] - mine["low"], mine["high"] - mine["solved"]]
-                axis.errorbar(sizes, mine["solved"], error, capsize=2, label=METHODS[method].title, **STYLES[method])
-            axis.set(xlabel=FAMILIES[family], ylim=(-0.03, 1.03), xticks=sizes)
+                axis.errorbar(beside, mine["solved"], error, capsize=2, label=METHODS[method].title, **STYLES[method])
+            axis.set_xscale("log")
+            axis.set(xlabel=FAMILIES[family], ylim=(-0.03, 1.03))
+            axis.set_xticks(sizes, [str(size) for size in sizes])
+            axis.set_xticks([], minor=True)
             axis.grid(alpha=0.3)
         row[0].set_ylabel("solved")
         row[-1].legend(fontsize="x-small", frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -129,8 +137,8 @@ def write(directory: Path, problems: Sequence[str]) -> Results:
         "within-cycles": within(results, CYCLES),
         "temperature": against_temperature(results, ("restarts", *ONE_PASS)),
     }
-    if any(problem.startswith(tuple(FAMILIES)) for problem in results):
-        figures["size"] = against_size(results)
+    if (by_size := against_size(results)) is not None:
+        figures["size"] = by_size
     for folder in ("tables", "figures"):
         (directory / folder).mkdir(exist_ok=True)
     for name, frame in frames.items():
