@@ -23,9 +23,9 @@ from ctld_lab.traps.study import Size, carry_out
 PROBLEMS: Mapping[str, Callable[[], Problem]] = {
     "rbf8": lambda: RBF(8),
     "rbf16": lambda: RBF(16),
+    "rbf32": lambda: RBF(32),
     "sines": ThreeSines,
     "convolution": Convolution,
-    "rbf32": lambda: RBF(32),
     "relu12": lambda: TeacherStudent(12),
     "rbf16-batch": lambda: SampledRBF(16),
     "relu16": lambda: TeacherStudent(16),
