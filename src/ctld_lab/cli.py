@@ -141,6 +141,12 @@ def run(
     ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
+    if study == "traps":
+        from ctld_lab.studies.traps import execute
+
+        names = [] if methods is None else methods.split(",")
+        execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
+        return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale
 
