@@ -1,7 +1,7 @@
 """Strong order: how fast paths under one Brownian motion converge as the step shrinks. UBU's is two, Euler's and BAOAB's one.
 
-The recursions are written here once more, in physical units (γ = N = T = 1, time step h), and held to the optimizer's own steps;
-so what is measured is what `CTLD(integrator=...)` does. The well is θ²/2 + cos 2θ, with curvatures from −3 to 5.
+The recursions are written here once more, in physical units (γ = N = T = 1, time step h), and held to the optimizer's own
+steps; so what is measured is what `CTLD(integrator=...)` does. The well is θ²/2 + cos 2θ, with curvatures from −3 to 5.
 """
 
 import math
