@@ -23,7 +23,15 @@ script = script / "examples" / "distributed.py"
 
 def run(processes):
     """Accuracy and α that rank 0 prints."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), str(script)]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        str(processes),
+        str(script),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [*command, "--checkpoint", f"{folder}/checkpoint"],

@@ -15,7 +15,7 @@ from torch import nn
 from ctld import CTLD, Tempering
 
 CENTRES = torch.tensor([[i, j] for i in (-1.0, 0.0, 1.0) for j in (-1.0, 0.0, 1.0)], dtype=torch.float64) * 2.2
-WIDTH = 0.38
+WIDTH = 0.25
 
 
 def potential(points):
@@ -29,7 +29,7 @@ def sample(tempering, steps=6000, keep=40):
     points = nn.Parameter(torch.full((16, 2), -2.2, dtype=torch.float64))
     optimizer = CTLD(
         [points],
-        lr=2.5e-3,
+        lr=1.5e-3,
         momentum=0.95,
         num_data=1,
         exploration_steps=steps,

@@ -51,7 +51,9 @@ grid = torch.linspace(-3.5, 3.5, 200)[:, None]
 found = predict(model, collector.of_kind("cold"), grid, kind="regression")
 mean, spread = found.mean.squeeze(), found.epistemic.squeeze().sqrt()
 gap = (grid.squeeze() > -0.8) & (grid.squeeze() < 0.8)
-print(f"spread in the gap {spread[gap].mean():.2f}, at the data {spread[~gap & (grid.squeeze().abs() < 2.4)].mean():.2f}")
+print(
+    f"spread in the gap {spread[gap].mean():.2f}, at the data {spread[~gap & (grid.squeeze().abs() < 2.4)].mean():.2f}"
+)
 
 figure, axis = plt.subplots(figsize=(6, 3), layout="constrained")
 axis.fill_between(grid.squeeze(), mean - 2 * spread, mean + 2 * spread, color="tab:blue", alpha=0.2, lw=0)
