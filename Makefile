@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck integrations distributed torture mutation bench clean
+.PHONY: demo test lint types quick crosscheck integrations distributed torture mutation bench docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -50,6 +50,10 @@ mutation: .venv/test.stamp
 bench: .venv/test.stamp
 	$(BIN)/python -m benchmarks
 
+# The documentation site, docs/_build/html/index.html: every example is run, and a warning is an error. Some minutes.
+docs: .venv/docs.stamp
+	$(BIN)/python -m sphinx -b html -W --keep-going docs docs/_build/html
+
 .venv/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
@@ -77,5 +81,9 @@ bench: .venv/test.stamp
 	$(INSTALL) -e '.[dev,distributed]'
 	@touch $@
 
+.venv/docs.stamp: .venv/pip.stamp $(BUILD)
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf .venv demo runs dist .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf docs/_build docs/gallery docs/reference .venv demo runs dist .pytest_cache .hypothesis .mypy_cache .ruff_cache

@@ -1,0 +1,103 @@
+"""Sphinx: `make docs` builds the site into docs/_build/html, without a warning."""
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import tomllib
+
+PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+project, author, release = "ctld", "the ctld developers", PROJECT["version"]
+copyright = f"{author}; MIT licence"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py.md5"]
+html_theme = "furo"
+html_title = "ctld"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+
+# ---- documents ----
+
+myst_enable_extensions = ["smartquotes"]
+myst_heading_anchors = 3
+smartquotes = False
+
+# ---- reference ----
+
+autosummary_generate = True
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "none"
+autodoc_mock_imports = []
+default_role = "code"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+# ---- gallery ----
+
+sphinx_gallery_conf = {
+    "examples_dirs": str(HERE.parent / "examples" / "gallery"),
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"/plot_",
+    "matplotlib_animations": (True, "jshtml"),
+    "abort_on_example_error": True,
+    "remove_config_comments": True,
+    "show_memory": False,
+    "download_all_examples": False,
+    "show_signature": False,
+    "within_subsection_order": "FileNameSortKey",
+    "min_reported_time": 1,
+}
+warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
+
+OUTSIDE = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)#]+)(?:#[^)]*)?\)")
+
+
+def leave_out_links_that_lead_out(app, name, content):
+    """A link to a file of the repository, which the site does not have, becomes the file's name."""
+
+    def plain(found):
+        path = found[2].removeprefix("../").removeprefix("../")
+        return found[1] if Path(found[2]).name == found[1] else f"{found[1]} (`{path}`)"
+
+    content[0] = OUTSIDE.sub(plain, content[0])
+
+
+def literal_formulas(app, what, name, obj, options, lines):
+    """Docstrings are written to be read: their bars are no substitutions, and what they indent is shown as it stands."""
+    made, literal = [], False
+    sections = next((at for at, line in enumerate(lines) if re.fullmatch(r"-{4,}\s*", line)), len(lines))
+    for at, line in enumerate(lines):
+        indented = line.startswith("    ")
+        if indented and not literal and at < sections and made and not made[-1].strip():
+            made += ["::", ""]
+            literal = True
+        elif line.strip() and not indented:
+            literal = False
+        made.append(line if literal or line.lstrip().startswith(">>>") else escaped(line))
+    lines[:] = made
+
+
+def escaped(line):
+    """Bars and lone stars or underscores outside of backticks mean themselves."""
+    pieces = line.split("`")
+    pieces[::2] = [re.sub(r"(\||(?<=\w)_(?=\W|$)|\*(?=\w))", r"\\\1", piece) for piece in pieces[::2]]
+    return "`".join(pieces)
+
+
+def setup(app):
+    app.connect("source-read", leave_out_links_that_lead_out)
+    app.connect("autodoc-process-docstring", literal_formulas, priority=400)

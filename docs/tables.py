@@ -1,0 +1,190 @@
+"""Tables in the documents, made from the stored results: `python docs/tables.py` after a study has been run again.
+
+What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A test
+(tests/test_documents.py) compares.
+"""
+
+import csv
+import json
+import re
+import statistics
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+STORED = ROOT / "results"
+METHODS = {
+    "sgd": "SGD-M",
+    "rmsprop": "RMSprop",
+    "adam": "Adam",
+    "anneal_sgd": "AnnealSGD",
+    "santa": "Santa",
+    "ctld": "CTLD",
+}
+WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "char-LSTM"}
+MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
+
+
+def rows(name, **chosen):
+    with (STORED / "laptop" / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in chosen.items())]
+
+
+def table(header, body):
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
+
+
+def interval(row, places):
+    """Mean and half the width of its 95 % interval; the best bold, with the report's word for the others."""
+    if row["diverged"] != "0":
+        return "diverged"
+    cell = f"{float(row['mean']):.{places}f} ± {(float(row['high']) - float(row['low'])) / 2:.{places}f}"
+    return {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
+
+
+def signed(value, places):
+    return f"{value:+.{places}f}".replace("-", "−")
+
+
+def with_error(values, places):
+    """Mean and standard error over seeds."""
+    return f"{statistics.fmean(values):.{places}f} ± {statistics.stdev(values) / len(values) ** 0.5:.{places}f}"
+
+
+def paper():
+    """The paper's two comparisons."""
+    found = {}
+    for study, metric in (("sda", "test image_mse"), ("charrnn", "test nats")):
+        for row in rows(f"{study}-final", metric=metric):
+            found[study, row["method"], row["variant"]] = interval(row, 3)
+    columns = [(study, variant) for study in ("sda", "charrnn") for variant in ("tuned", "paper")]
+    header = ["method", "autoencoder, tuned", "at the paper's settings", "LSTM, tuned", "at the paper's settings"]
+    return table(
+        header,
+        [[title, *(found[study, name, variant] for study, variant in columns)] for name, title in METHODS.items()],
+    )
+
+
+def digits():
+    """CTLD beside SGD-M on 5,000 digits, paired by seed."""
+    runs = json.loads((STORED / "digits.json").read_text(encoding="utf-8"))["runs"]
+    plain = {run["seed"]: run["nll"] for run in runs if run["method"] == "SGD-M"}
+    body = []
+    for method in dict.fromkeys(run["method"] for run in runs):
+        chosen = [run for run in runs if run["method"] == method]
+        differences = [run["nll"] - plain[run["seed"]] for run in chosen]
+        cells = [with_error([run["nll"] for run in chosen], 4), with_error([run["error"] for run in chosen], 2)]
+        body.append([method, *cells, "–" if method == "SGD-M" else with_error(differences, 4)])
+    return table(["method", "test nll", "test error %", "nll − SGD-M, paired"], body)
+
+
+def five():
+    """Five rows of the study of ensembles, for the README: no word on who wins, which the whole table has."""
+    chosen = {
+        "sgd": "SGD with momentum, one model",
+        "deep": "deep ensemble of 3, a third of the steps each",
+        "snapshot": "snapshot ensemble",
+        "cycles_cold": "ctld, cycles without noise",
+        "cycles_constant": "ctld, cycles at a constant temperature",
+    }
+    places = {"digits5k": 3, "digits60k": 4, "text": 2}
+    body = [[title] for title in chosen.values()]
+    for workload in WORKLOADS:
+        found = {row["method"]: row | {"mark": ""} for row in rows(f"ensemble-final-{workload}", metric="test nll")}
+        for line, method in zip(body, chosen, strict=True):
+            line.append(interval(found[method], places[workload]))
+    return table(["test nll, lower is better", *WORKLOADS.values()], body)
+
+
+def wells():
+    """What each tempering samples at g = 1 on the double well."""
+    body = []
+    for row in rows("tempering-wells"):
+        if row["tempering"] == "none":
+            continue
+        title = {
+            "calibrated": "calibrated, depth 0.85",
+            "calibrated auto": "calibrated, its default depth",
+            "half-the-force": "calibrated with half the force on α: wrong on purpose",
+            "paper": "the paper's",
+        }.get(row["tempering"], re.sub(r" over (\d+)", lambda found: f", period {int(found[1]):,}", row["tempering"]))
+        places = 4 if row["dimensions"] == "1000" else 3
+
+        def value(name, places, row=row):
+            return f"{float(row[name]):.{places}f} ± {float(row[f'{name}_error']):.{places}f}"
+
+        cells = [f"{int(row['dimensions']):,}", title, value("kinetic_temperature", places)]
+        cells += [value("configurational_temperature", places), value("mean_square_ratio", 4)]
+        cells += [f"{float(row['largest_total_variation']):.3f}", f"{float(row['fewest_half_trips']):,.0f}"]
+        cells += [value("crossing_ratio", 0), f"{int(row['runs'])} × {int(row['steps']):,}"]
+        body.append(cells)
+    header = ["d", "tempering", "kinetic temperature", "configurational temperature", "⟨x²⟩/exact"]
+    return table([*header, "TV of \\|α\\|", "fewest half-trips", "crossings", "runs × steps"], body)
+
+
+def double_well():
+    """What the paper's settings sample."""
+    runs = json.loads((STORED / "double_well.json").read_text(encoding="utf-8"))["runs"]
+    body = []
+    for dimensions in (1, 10, 100, 1000):
+        for tempered, name in ((True, "paper"), (False, "none")):
+            chosen = [run for run in runs if (run["dimensions"], run["tempered"]) == (dimensions, tempered)]
+            cells = [with_error([run["kinetic_temperature"] for run in chosen], 3)]
+            cells.append(with_error([run["mean_square"] for run in chosen], 4))
+            for key in ("total_variation", "cold_share"):
+                cells.append(f"{statistics.fmean(run[key] for run in chosen):.2f}" if tempered else "–")
+            cells.append(", ".join(str(run["crossings"]) for run in chosen))
+            body.append([f"{dimensions:,}", name, *cells])
+    header = ["d", "tempering", "kinetic temperature at g = 1 (1.010)", "⟨x²⟩ at g = 1 (0.9645)", "TV of α"]
+    return table([*header, "time at g = 1 (0.267)", "crossings"], body)
+
+
+def flat():
+    """Rank correlations of flatness with the test loss and with the generalisation gap: all 48."""
+    sources = (
+        ("sda", "tuned", "autoencoder"),
+        ("charrnn", "tuned", "char-LSTM"),
+        ("ensemble", "digits5k", "5,000 digits"),
+        ("ensemble", "digits60k", "55,000 digits"),
+    )
+
+    def cell(row):
+        rho, p = float(row["rho"]), float(row["p"])
+        text = f"{signed(rho, 2)} (p = {p:.3f})" if p >= 0.001 else f"{signed(rho, 2)} (p < 0.001)"
+        return f"**{text}**" if p < 0.05 else text
+
+    body = []
+    for study, variant, title in sources:
+        for measure in MEASURES:
+            found = {
+                row["quality"]: row
+                for row in rows(f"flat-minima-{study}-correlations", variant=variant, measure=measure)
+            }
+            body.append([title, measure, cell(found["test loss"]), cell(found["gap"])])
+    return table(["models", "measure", "with the test loss", "with test − training loss"], body)
+
+
+PLACES = {
+    "README.md": (five,),
+    "docs/results.md": (paper, digits),
+    "docs/tempering.md": (wells,),
+    "docs/maths.md": (double_well,),
+    "docs/flatness.md": (flat,),
+}
+
+
+def rendered(document):
+    """The text of a document with its tables as the stored results have them."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for make in PLACES[document]:
+        name = make.__name__
+        pattern = re.compile(f"<!-- {name} -->.*?<!-- end of {name} -->", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{document} has no place for the table {name}, or several: give it its two markers")
+        block = f"<!-- {name} -->\n\n{make()}\n\n<!-- end of {name} -->"
+        text = pattern.sub(lambda _, block=block: block, text)
+    return text
+
+
+if __name__ == "__main__":
+    for document in PLACES:
+        (ROOT / document).write_text(rendered(document), encoding="utf-8")
