@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # What the installed package is made from: a change of any installs again.
-BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/kernels/kernels.c
+BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test lint types quick crosscheck integrations distributed torture mutation bench docs clean

@@ -21,7 +21,7 @@ except ImportError:  # in place
 # No fused multiply-adds and nothing of -ffast-math: the numbers are to be the same bits on every machine. No -march either:
 # the code chooses among processor features when it runs.
 FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi", "-shared", "-fPIC"]
-FOLDERS = ("kernels", "stepping")
+FOLDER = Path("src") / "ctld" / "stepping"
 FAILURE = "_kernels.failure.txt"
 """Beside the library that is missing: why, in the words of native.py's warning."""
 
@@ -30,11 +30,9 @@ class Kernels(BuildHookInterface):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        built = [build(Path(self.root) / "src" / "ctld" / folder, self.app.display_warning) for folder in FOLDERS]
-        build_data["artifacts"] += [
-            f"src/ctld/{folder}/{name}" for folder in FOLDERS for name in ("_kernels.so", FAILURE)
-        ]
-        if any(built):
+        built = build(Path(self.root) / FOLDER, self.app.display_warning)
+        build_data["artifacts"] += [f"{FOLDER.as_posix()}/{name}" for name in ("_kernels.so", FAILURE)]
+        if built:
             build_data["pure_python"] = False
             # Plain C through ctypes: tied to the platform, not to a version of Python.
             build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -101,6 +99,5 @@ def compilers(warn: Callable[[str], None]) -> list[list[str]]:
 
 
 if __name__ == "__main__":
-    source = Path(__file__).parent / "src" / "ctld"
-    built = [build(source / folder, lambda text: print(text, file=sys.stderr)) for folder in FOLDERS]  # noqa: T201
-    sys.exit(0 if all(built) else 1)
+    made = build(Path(__file__).parent / FOLDER, lambda text: print(text, file=sys.stderr))  # noqa: T201
+    sys.exit(0 if made else 1)

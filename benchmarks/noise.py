@@ -29,7 +29,7 @@ from benchmarks import timing
 from benchmarks.steps import Repeated
 from benchmarks.stored import Result, heading, main, table, where
 from ctld import noise
-from ctld.kernels import native
+from ctld.stepping import native
 
 SEED = 2017
 CHUNK = 1 << 20

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import ctld
-from ctld.kernels import native
+from ctld.stepping import native
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).parent / "results"

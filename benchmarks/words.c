@@ -7,7 +7,7 @@
  * bit of one word in sixteen set: a test that does not see it is no test.
  */
 
-#include "../src/ctld/kernels/kernels.c"
+#include "../src/ctld/stepping/kernels.c"
 
 #include <stdio.h>
 

@@ -13,30 +13,32 @@ LOOP = {"ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records", "ctld_lab.stre
 # Each part, and the parts of this project that it may import besides itself.
 ARROWS = {
     "ctld.checks": set(),
-    "ctld.kernels": set(),
-    "ctld.noise": {"ctld.kernels"},
     "ctld.clipping": set(),
-    "ctld.compensation": set(),
     "ctld.sharding": set(),
-    "ctld.observing": {"ctld.checks", "ctld.clipping", "ctld.sharding"},
-    "ctld.dynamics": {"ctld.noise", "ctld.sharding"},
-    "ctld.movers": {"ctld.compensation", "ctld.dynamics", "ctld.kernels", "ctld.sharding"},
     "ctld.schedules": {"ctld.checks"},
+    "ctld.clock": {"ctld.checks"},
+    "ctld.compensation": {"ctld.checks"},
     "ctld.diagnostics": {"ctld.checks"},
     "ctld.chains": {"ctld.checks"},
-    "ctld.tempering": {"ctld.checks", "ctld.kernels"},
+    "ctld.observing": {"ctld.checks", "ctld.clipping", "ctld.sharding"},
+    "ctld.ranks": {"ctld.checks", "ctld.sharding"},
+    # The library of kernels, and α's own numbers, know nothing of the rest of `stepping`.
+    "ctld.stepping.native": {"ctld.stepping"},
+    "ctld.stepping.alpha": {"ctld.stepping", "ctld.stepping.native"},
+    "ctld.noise": {"ctld.stepping", "ctld.stepping.native"},
+    "ctld.stepping": {
+        *("ctld.compensation", "ctld.noise", "ctld.sharding", "ctld.stepping.alpha", "ctld.stepping.native"),
+    },
+    "ctld.observation": {"ctld.checks", "ctld.observing", "ctld.ranks", "ctld.stepping"},
+    "ctld.mass": {"ctld.checks", "ctld.stepping"},
+    "ctld.thermometers": {"ctld.checks", "ctld.diagnostics", "ctld.noise", "ctld.sharding", "ctld.stepping"},
+    "ctld.tempering": {"ctld.checks", "ctld.stepping", "ctld.stepping.alpha", "ctld.stepping.native"},
     "ctld.optimizers": {
-        "ctld.checks",
-        "ctld.clipping",
-        "ctld.compensation",
-        "ctld.diagnostics",
-        "ctld.noise",
-        "ctld.dynamics",
-        "ctld.movers",
-        "ctld.observing",
-        "ctld.schedules",
-        "ctld.sharding",
-        "ctld.tempering",
+        f"ctld.{part}"
+        for part in (
+            *("checks", "clipping", "clock", "compensation", "mass", "noise", "observation", "observing", "ranks"),
+            *("schedules", "sharding", "stepping", "stepping.alpha", "tempering", "thermometers"),
+        )
     },
     "ctld.cycles": {"ctld.optimizers"},
     "ctld.ensembles": {"ctld.checks", "ctld.cycles", "ctld.optimizers", "ctld.tempering"},
@@ -80,7 +82,7 @@ ARROWS = {
         "ctld_lab.workloads",
     },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
-    "ctld_lab.traps": {"ctld", "ctld_lab.files"},
+    "ctld_lab.traps": {"ctld", "ctld.tempering", "ctld_lab.files"},
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {"ctld_lab.files", "ctld_lab.jobs", "ctld_lab.traps", "ctld_lab.workloads"},
     "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "ranks", "records")},
@@ -163,3 +165,38 @@ def test_no_two_test_files_have_one_name():
     """pytest would import the first in place of the second, though only when one process collects both."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert len(names) == len(set(names))
+
+
+LONGEST = 350
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "ctld").rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
+def test_a_file_is_short_and_minds_its_own_names(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST
+    assert list(private_names_of_others(ast.parse(text))) == []
+
+
+OF_OTHERS = {"_replace", "_fields", "_make", "_asdict", "_local_tensor", "_getframe", "_BatchNorm"} | {
+    "_non_persistent_buffers_set"
+}
+"""Names with an underscore that are public: those of named tuples, and the ones by which torch hands out what we need."""
+
+
+def private_names_of_others(tree):
+    """Imports of private names of this package, and private attributes of anything but self, cls, super() and torch."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ctld"):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            owner = ast.unparse(node.value)
+            mine = owner in ("self", "cls", "super()", "made", "twin", "collector") or owner.startswith("torch")
+            if not mine and node.attr not in OF_OTHERS:
+                yield f"{owner}.{node.attr}"
+
+
+def test_a_private_name_of_another_would_be_seen():
+    code = "from ctld.noise import _page\nother._x = 1\nself._y = 2\ntorch._foreach_mul_(a, 2)\nn._replace(a=1)"
+    assert list(private_names_of_others(ast.parse(code))) == ["_page", "other._x"]

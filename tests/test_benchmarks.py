@@ -27,7 +27,7 @@ from benchmarks import (  # noqa: E402
     timing,
 )
 
-from ctld.kernels import native  # noqa: E402
+from ctld.stepping import native  # noqa: E402
 from ctld_lab import workloads  # noqa: E402
 from ctld_lab.streams import stream_seed  # noqa: E402
 

@@ -93,8 +93,9 @@ def test_a_gradient_that_comes_and_goes():
 def test_what_clipping_does_and_thermometers_do_not_see(clip):
     """A Gaussian of curvature 1 and N = 100 has variance T/N, of which the Euler step makes 1.027 (docs/maths.md).
 
-    The norm of its gradient is about sqrt(50/100) = 0.7. Energies of this underdamped oscillator decay by 1 − momentum a step, so 20 steps
-    make one independent value: 9,000 steps of 50 directions have 22,500, and the variance an error of sqrt(2/22,500) = 0.9 %.
+    The norm of its gradient is about sqrt(50/100) = 0.7. Energies of this underdamped oscillator decay by 1 − momentum a step,
+    so 20 steps make one independent value: 9,000 steps of 50 directions have 22,500, and the variance an error of
+    sqrt(2/22,500) = 0.9 %.
     """
     steps, parameters = 10_000, [nn.Parameter(torch.zeros(25, dtype=torch.float64)) for _ in range(2)]
     optimizer = ctld.CTLD(

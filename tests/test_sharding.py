@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctld import dynamics
 from ctld.sharding import Block, _runs, block, local
+from ctld.stepping import foreach
 
 
 @st.composite
@@ -40,7 +40,7 @@ def test_a_whole_tensor_is_its_own_block():
 
 
 def test_noise_of_a_block_is_cut_out_of_the_whole():
-    source, whole = dynamics.Noise("gaussian", 4, 7), torch.empty(6, 50)
+    source, whole = foreach.Noise("gaussian", 4, 7), torch.empty(6, 50)
     numbers = source.like(whole, 3, block(whole)).view(6, 50)
     part = source.like(torch.empty(2, 17), 3, Block(_runs((6, 50), (2, 17), (3, 31)), 3)).view(2, 17)
     assert torch.equal(part, numbers[3:5, 31:48])

@@ -2,8 +2,9 @@
 A tempering of your own
 =======================
 
-What moves the temperature is a small class. Here it falls exponentially, as simulated annealing has it: `temperature_ratio` says by what T is
-multiplied in the next step, `end` hears that a step was taken, and two more methods make it part of the checkpoint.
+What moves the temperature is a small class. Here it falls exponentially, as simulated annealing has it:
+`temperature_ratio` says by what T is multiplied in the next step, `end` hears that a step was taken, and two more
+methods make it part of the checkpoint.
 """
 
 import matplotlib.pyplot as plt

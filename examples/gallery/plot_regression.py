@@ -2,8 +2,8 @@
 Regression, and how sure it is
 ==============================
 
-A Bayesian network on 40 points with a gap in the middle. Samples of the posterior at T = 1 agree where there are data and spread where there are
-none.
+A Bayesian network on 40 points with a gap in the middle. Samples of the posterior at T = 1 agree where there are data
+and spread where there are none.
 """
 
 import matplotlib.pyplot as plt

@@ -145,6 +145,7 @@ def run(
         from ctld_lab.studies.traps import execute
 
         names = [] if methods is None else methods.split(",")
+        scale = scale or "laptop"
         execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
         return
     from ctld_lab.commands.carry_out import Machinery, run_study

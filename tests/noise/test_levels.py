@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctld import noise
-from ctld.kernels import native
+from ctld.stepping import native
 
 LIBRARY = native.load()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="the kernels were not built")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctld import noise
-from ctld.kernels import native
+from ctld.stepping import native
 
 kinds = pytest.mark.parametrize("kind", noise.KINDS)
 

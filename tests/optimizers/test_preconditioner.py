@@ -8,7 +8,7 @@ from torch import nn
 
 from ctld import CTLD, RMSPreconditioner, Tempering
 from ctld.diagnostics import estimate
-from ctld.kernels import native
+from ctld.stepping import native
 from targets import Classification, equal, saved, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "num_data": 96, "exploration_steps": 300, "temperature": 0.1, "seed": 1}

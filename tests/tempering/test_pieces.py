@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ctld.kernels import native
+from ctld.stepping import native
 from ctld.tempering import ConfiningWell, Metadynamics, TemperatureScaling
 
 

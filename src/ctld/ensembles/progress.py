@@ -31,7 +31,7 @@ def reading_of(optimizer: CTLD) -> Reading | None:
 def steps_of(optimizer: torch.optim.Optimizer | None) -> int | None:
     """Returns how many steps an optimizer of this library has done; None for one that does not count them."""
     found: int | None = getattr(optimizer, "steps", None)
-    return getattr(optimizer, "_step_count", None) if found is None else found
+    return found
 
 
 def refuse_what_never_collects(optimizer: CTLD, cold_every: int | None) -> None:

@@ -145,6 +145,9 @@ class Sampler(Observing, Resumable):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group; may be done at any time. A group that is refused leaves the optimizer as it was."""
         super().add_param_group(param_group)
+        if not self._sharded and any(map(sharded, self.param_groups[-1]["params"])):
+            self._sharded = True
+            self._known.clear()  # sums of whole parameters count by shares from now on
         try:
             self._check_group(self.param_groups[-1])
             if self._ready:
@@ -156,7 +159,6 @@ class Sampler(Observing, Resumable):
 
     def _start(self, groups: list[dict[str, Any]]) -> None:
         """Gives new groups their state; a subclass calls this at the end of its constructor."""
-        self._sharded = any(sharded(parameter) for _, _, parameter in self._enumerate())
         for group in groups:
             self._start_group(group)
         for index, group, parameter in self._enumerate():

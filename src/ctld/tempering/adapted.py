@@ -3,9 +3,10 @@
 from typing import Any
 
 from ctld.checks import real
+from ctld.tempering.control import TemperatureControl
 
 
-class AdaptedTemperature:
+class AdaptedTemperature(TemperatureControl):
     """The temperature is ratio·T; `change` multiplies the ratio, which never exceeds 1.
 
     `ctld.Ensemble` changes it by what the noise undoes of what training has gained: how much a network bears depends on its
@@ -13,10 +14,13 @@ class AdaptedTemperature:
     """
 
     remedy = "a lower temperature"
-    """Against noise that is more than the parameters bear."""
 
     def __init__(self, ratio: float = 0.1) -> None:
-        self.temperature_ratio = min(real("ratio", ratio, above=0), 1.0)
+        self._ratio = min(real("ratio", ratio, above=0), 1.0)
+
+    @property
+    def temperature_ratio(self) -> float:
+        return self._ratio
 
     @property
     def mean_temperature_ratio(self) -> float:
@@ -25,11 +29,7 @@ class AdaptedTemperature:
 
     def change(self, factor: float) -> None:
         """Multiplies the ratio by `factor`, and keeps it at 1 or below."""
-        self.temperature_ratio = min(self.temperature_ratio * real("factor", factor, above=0), 1.0)
-
-    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
-        """Nothing moves by itself."""
-        return 0.0
+        self._ratio = min(self._ratio * real("factor", factor, above=0), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         return {"temperature_ratio": self.temperature_ratio}
@@ -38,7 +38,7 @@ class AdaptedTemperature:
         ratio = real("temperature_ratio", state_dict["temperature_ratio"], above=0)
         if ratio > 1:
             raise ValueError(f"temperature_ratio = {ratio:g} is out of range; it is at most 1")
-        self.temperature_ratio = ratio
+        self._ratio = ratio
 
     def __repr__(self) -> str:
         return f"AdaptedTemperature({self.temperature_ratio:g})"

@@ -1,6 +1,6 @@
 """Many chains at once at fixed temperatures, in numpy: what tempered chains are measured against.
 
-The step is BAOAB, as in `ctld.optimizers.integrators`, with lr and momentum in the same meaning; there is no α. Chains alone
+The step is BAOAB, as in `ctld.stepping.integrators`, with lr and momentum in the same meaning; there is no α. Chains alone
 give the rate at which a barrier is crossed without tempering. With replica exchange (Geyer 1991) between neighbouring
 temperatures they sample a posterior of several modes, by another algorithm and other code than the one to be judged.
 """

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctld import Tempering
+from ctld.tempering import Exploration
 
 Array = NDArray[np.float64]
 Normals = Callable[[], Array]
@@ -115,7 +116,7 @@ class Calibrated(Constant):
         self._normals = normals
         self._controls = [Tempering.calibrated(warm_up=max(steps // 4, 100)) for _ in range(rows)]
         for control in self._controls:
-            control.plan(steps, euler=True)
+            control.prepare(Exploration(1.0, 0.0, steps))
         self._dead = np.zeros(rows, dtype=bool)
 
     def keep(self, rows: NDArray[np.bool_]) -> None:
@@ -131,7 +132,7 @@ class Calibrated(Constant):
             rows = zip(self._controls, potential.tolist(), self._normals().tolist(), self._dead.tolist(), strict=True)
             for row, (control, own, normal, dead) in enumerate(rows):
                 if not dead:
-                    move = control.advance(own, normal)
+                    move = control.begin(own, normal)
                     ratio[row], scale[row] = move.ratio, move.before * move.after
         return ratio, scale
 
