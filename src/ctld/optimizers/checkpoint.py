@@ -204,7 +204,7 @@ class Resumable(Optimizer, ABC):
             raise ValueError(
                 f"the state dict is not one of {name} (torch's SGD?): it has no {STATE_PREFIX}* entries in its first group"
             )
-        if not isinstance(state.get("format"), int) or state["format"] > STATE_FORMAT:
+        if type(state.get("format")) is not int or not 1 <= state["format"] <= STATE_FORMAT:
             raise ValueError(
                 f"the state has format {state.get('format')}, this version of ctld reads up to {STATE_FORMAT}; update ctld"
             )
@@ -225,8 +225,9 @@ class Resumable(Optimizer, ABC):
                 f"the state does not fit: {sorted(missing)} are on one side only; build the optimizer with the options "
                 "that it had when the state was saved"
             )
-        known: dict[str, Any] = {key: state[key] for key in ("noise", "num_data") if key in state}
-        self._check_settings(known if older else known | _settings_of(state["settings"]))
+        self._check_settings({key: state[key] for key in ("noise", "num_data") if key in state})
+        if not older:
+            self._check_settings(_settings_of(state["settings"]))
 
     def _check_settings(self, saved: dict[str, Any]) -> None:
         here = json.loads(json.dumps(self._settings()))  # as a state has them
@@ -236,7 +237,7 @@ class Resumable(Optimizer, ABC):
                     f"the state's noise comes from {value}, on this device from {here.get(name)}: the run goes on with "
                     "other random numbers than it would have had"
                 )
-            elif name not in here or value != here[name]:
+            elif name not in here or type(value) is not type(here[name]) or value != here[name]:
                 raise ValueError(
                     f"the state was saved with {name} = {value!r}, this optimizer has {here.get(name)!r}: build it with the "
                     "same, or start a new run"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ctld import compensation
+from ctld.checks import flag, real
 from ctld.compensation import NoiseCompensation
 from ctld.mass import Mass, RMSPreconditioner
 from ctld.optimizers.base import Sampler
@@ -154,6 +155,9 @@ class Phased(Sampler):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
+        flag("explore", group["explore"])
+        flag("langevin", group["langevin"])
+        real("momentum_lr", group["momentum_lr"], at_least=0)
         if self.integrator == "ubu" and group["explore"] and float(group["momentum"]) == 0:
             raise ValueError('integrator="ubu" needs momentum > 0: without, motion between kicks is not free')
         if group["explore"] and group["maximize"] != self.defaults["maximize"]:

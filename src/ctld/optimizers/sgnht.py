@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ctld.checks import real
 from ctld.optimizers.base import TemperedSampler
 from ctld.stepping import engine
 from ctld.stepping.active import Active
@@ -77,6 +78,11 @@ class SGNHT(TemperedSampler):
                 excess = total[1] / members.numel - float(group["lr"]) / self.num_data * self.temperature
                 # A new tensor each time: a state dict that was taken before keeps its own.
                 group["thermostat"] = group["thermostat"] + excess
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        super()._check_group(group)
+        if "thermostat" in group:  # not while a group is new
+            real("thermostat", group["thermostat"])
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])

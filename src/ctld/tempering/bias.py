@@ -37,7 +37,7 @@ class Metadynamics(Bias):
 
     def __init__(self, height: float, width: float = 0.04, num_bins: int = 300, edge: float = 1.5) -> None:
         self.height = real("height", height, at_least=0)
-        self.width = real("width", width, above=0)
+        self.width = _checked_width(width)
         self.num_bins = integer("num_bins", num_bins, at_least=1)
         self.edge: float = real("edge", edge, above=0)
         # A hill is deposited at every step, for which numpy's arrays are slow to begin with.
@@ -96,14 +96,24 @@ class Metadynamics(Bias):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        values = torch.as_tensor(state_dict["values"]).to("cpu", torch.float64).numpy().copy()
+        saved = state_dict["values"]
+        if not isinstance(saved, torch.Tensor) or saved.dtype != torch.float64 or not bool(saved.isfinite().all()):
+            raise ValueError(
+                "the values of the bias are no tensor of finite numbers; load a state that a run has saved"
+            )
+        values = saved.to("cpu", torch.float64).numpy().copy()
         if values.shape != (self.num_bins + 1,) or state_dict["edge"] != self.edge:
             raise ValueError(
                 f"the state has a bias of {values.size - 1} bins over ±{state_dict['edge']:g}, this one has "
                 f"{self.num_bins} over ±{self.edge:g}; build Metadynamics with the state's num_bins and edge"
             )
+        height, width = real("height", state_dict["height"], at_least=0), _checked_width(state_dict["width"])
         self._values = array("d", values)
-        self.height, self.width = float(state_dict["height"]), float(state_dict["width"])
+        self.height, self.width = height, width
 
     def __repr__(self) -> str:
         return f"Metadynamics(height={self.height}, width={self.width}, num_bins={self.num_bins}, edge={self.edge})"
+
+
+def _checked_width(width: Any) -> float:
+    return real("width", width, above=1e-100, below=1e100)  # its square has to be a number

@@ -249,14 +249,28 @@ class CalibratedTempering(TemperatureControl):
                 raise ValueError(
                     f"the state has {name} = {state_dict[name]:g}, this tempering {getattr(self, name):g}; build it as it was"
                 )
-        numbers = state_dict["warm_up"].tolist()
-        self._warm_up = WarmUp.from_numbers(self.warm_up_steps, numbers)
-        self.alpha, self.alpha_momentum = float(state_dict["alpha"]), float(state_dict["momentum"])
-        self.mass = float(state_dict["mass"])
-        depth = float(state_dict["depth"])
-        self.depth = None if math.isnan(depth) else depth
-        self.steps, self.steps_clamped = int(state_dict["steps"]), int(state_dict["steps_clamped"])
-        self.half_trips, self._side = int(state_dict["half_trips"]), int(state_dict["side"])
+        shapes = {"warm_up": (self.warm_up_steps + 8,), "means": (5, self.num_bins)}
+        for name, shape in shapes.items():
+            value = state_dict[name]
+            if not isinstance(value, torch.Tensor) or value.dtype != torch.float64 or tuple(value.shape) != shape:
+                raise ValueError(
+                    f"{name} of the state is no tensor of numbers of shape {shape}; load one that was saved"
+                )
+        alpha = real("alpha", state_dict["alpha"], at_least=-self.edge, below=math.nextafter(self.edge, math.inf))
+        momentum = real("momentum", state_dict["momentum"])
+        unknown = {
+            name: isinstance(state_dict[name], float) and math.isnan(state_dict[name]) for name in ("mass", "depth")
+        }
+        mass = math.nan if unknown["mass"] else real("mass", state_dict["mass"], above=0)
+        depth = None if unknown["depth"] else real("depth", state_dict["depth"], above=0, below=1)
+        counts = [
+            integer(name, state_dict[name], at_least=0) for name in ("steps", "steps_clamped", "half_trips", "side")
+        ]
+        if counts[0] > self.warm_up_steps and (unknown["mass"] or unknown["depth"]):
+            raise ValueError(f"the state has no mass or depth after {counts[0]} steps; load one that was saved")
+        self._warm_up = WarmUp.from_numbers(self.warm_up_steps, state_dict["warm_up"].tolist())
+        self.alpha, self.alpha_momentum, self.mass, self.depth = alpha, momentum, mass, depth
+        self.steps, self.steps_clamped, self.half_trips, self._side = counts
         self._means = None
         if self.steps >= self.warm_up_steps:
             self._means = BinnedMeans(self, self._warm_up.result())

@@ -21,6 +21,7 @@ from ctld.tempering.well import ConfiningWell
 _LARGEST_FIRST_MOVE = 0.3  # of α by the first step's force; the paper's own experiments move it by 0.29 and 0.14
 _SHARE_OUTSIDE_WARNED = 0.2
 _STEPS_BEFORE_WARNING = 100
+_FARTHEST = 1e100  # no run gets there, and squares are still numbers
 _NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass", "edge")
 _COUNTS = ("steps", "steps_outside", "steps_clamped")
 
@@ -291,15 +292,17 @@ class Tempering(TemperatureControl):
             for prefix, piece in pieces.items():
                 keys = [key for key in state_dict if key.startswith(prefix)]
                 piece.load_state_dict({key.removeprefix(prefix): state_dict[key] for key in keys})
-            numbers = {name: float(state_dict[name]) for name in _NUMBERS} | {
-                name: int(state_dict[name]) for name in _COUNTS
+            numbers = {name: _checked(name, state_dict[name]) for name in _NUMBERS} | {
+                name: integer(name, state_dict[name], at_least=0) for name in _COUNTS
             }
+            if self._taken and None in (numbers[name] for name in _NUMBERS if name != "mass"):
+                raise ValueError("the state has no step_size, friction or momentum of α; load one that a run has saved")
         except Exception:
             for prefix, piece in pieces.items():
                 piece.load_state_dict(before[prefix])
             raise
         for name, value in numbers.items():
-            setattr(self, name, None if math.isnan(value) else value)
+            setattr(self, name, value)
 
     def _pieces(self) -> dict[str, Piece]:
         """Scaling, well and bias, by the prefix of their entries in a state."""
@@ -326,3 +329,13 @@ class Tempering(TemperatureControl):
 
     def __repr__(self) -> str:
         return f"Tempering(scaling={self.scaling!r}, well={self.well!r}, bias={self.bias!r}, alpha={self.alpha:.4g})"
+
+
+def _checked(name: str, value: Any) -> float | None:
+    """Return a number of a state; None, saved as NaN, is one that is not known yet."""
+    unknown = isinstance(value, float) and math.isnan(value)
+    if unknown and name not in ("alpha", "edge"):
+        return None
+    if name in ("alpha", "alpha_momentum"):
+        return real(name, value, above=-_FARTHEST, below=_FARTHEST)
+    return real(name, value, at_least=0) if name == "friction" else real(name, value, above=0, below=_FARTHEST)

@@ -144,7 +144,12 @@ class Thermometers:
         return {"thermometers": rows, "warned_of_temperature": self.warned}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        rows = torch.as_tensor(state_dict["thermometers"]).to("cpu", torch.float64)
+        rows = state_dict["thermometers"]
+        if not isinstance(rows, Tensor) or rows.dtype != torch.float64 or rows.is_meta:
+            raise ValueError(
+                "the thermometers of the state are no tensor of numbers; load a state that a run has saved"
+            )
+        rows = rows.to("cpu", torch.float64)
         if rows.shape != (self.num_groups, GroupThermometer.NUMBERS):
             raise ValueError(
                 f"the thermometers of the state are of shape {tuple(rows.shape)}, expected "
