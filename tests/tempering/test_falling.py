@@ -14,7 +14,7 @@ def test_a_saw_from_hot_to_cold():
     ratios = []
     for _ in range(7):
         ratios.append(tempering.temperature_ratio)
-        tempering.advance(1e9, 5.0)
+        tempering.end(1e9, 5.0)
     assert ratios == pytest.approx([8.0, 4.0, 2.0, 1.0, 0.5, 0.5, 0.5])
     tempering.restart()
     assert tempering.temperature_ratio == 8.0
