@@ -74,6 +74,9 @@ def build(root: Path, output: Path | None = None) -> Path:
     studies = [read_study(directory) for directory in find_studies(root)]
     studies.sort(key=lambda study: order.index(study.name) if study.name in order else len(order))
     sections = [_section(study, name, output) for study, name in zip(studies, _names(studies), strict=True)]
+    for study, section in zip(studies, sections, strict=True):
+        if output.resolve() != root.resolve() and section.provenance and not (output / section.id / "runs").exists():
+            _publish(study, section.provenance, output / section.id)
     sections += _flatness(studies, [section.id for section in sections], output)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(
@@ -128,8 +131,6 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
         return section
     section.provenance = provenance(study)
     _store(section, output)
-    if output.resolve() != study.directory.path.resolve().parent and not (output / name / "runs").exists():
-        _publish(study, section.provenance, output / name)
     if study.settings:
         section.settings = json.dumps(study.settings, indent=1, ensure_ascii=False)
     return section
