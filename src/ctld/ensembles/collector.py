@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ctld.checks import integer, real, warn_user
 from ctld.ensembles.folder import INDEX, File, Folder
-from ctld.ensembles.progress import RATIO_TOLERANCE, rank, reading_of, refuse_what_never_collects, steps_of
+from ctld.ensembles.progress import RATIO_TOLERANCE, rank, reading_of, refuse_what_never_collects
 from ctld.ensembles.samples import (
     Keep,
     Kind,
@@ -168,8 +168,8 @@ class SampleCollector:
             )
         if self._seen is None:
             refuse_what_never_collects(optimizer, self.cold_every)
-        step = steps_of(optimizer)
-        if optimizer.last is None or step is None or step == self._seen:
+        step = optimizer.steps
+        if optimizer.last is None or step == self._seen:
             return None  # no step was taken, or it was refused
         self._go_to(step)
         reading = reading_of(optimizer)
@@ -189,7 +189,7 @@ class SampleCollector:
         `step` is how many were done, for an optimizer that does not count them itself.
         """
         if step is None:
-            step = steps_of(self._optimizer)
+            step = getattr(self._optimizer, "steps", None)
         if step is None:
             raise ValueError(f"{type(self._optimizer).__name__} does not count its steps; give collect(step=...)")
         step = integer("step", step, at_least=0)

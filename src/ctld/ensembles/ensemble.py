@@ -20,7 +20,6 @@ from ctld.ensembles import saving
 from ctld.ensembles.collapse import CollapseWatch, MeanLoss, size_of_weights
 from ctld.ensembles.collector import SampleCollector
 from ctld.ensembles.prediction import Inputs, Prediction, RegressionPrediction, predict
-from ctld.ensembles.progress import steps_of
 from ctld.ensembles.samples import Keep, SampleRecord, bare, restore
 from ctld.ensembles.temperature import ensemble_temperature, mean_ratio, noise_spread
 from ctld.ensembles.temperings import Named, named_tempering
@@ -176,7 +175,7 @@ class Ensemble:
     @property
     def steps(self) -> int:
         """How many steps were done."""
-        return steps_of(self.optimizer) or 0
+        return self.optimizer.steps
 
     @property
     def done(self) -> bool:

@@ -20,18 +20,12 @@ def reading_of(optimizer: CTLD) -> Reading | None:
     if last is None or last.kinetic_temperature is None:
         return None
     return Reading(
-        step=steps_of(optimizer) or 0,
+        step=optimizer.steps,
         alpha=last.alpha,
         temperature_ratio=last.temperature_ratio,
         kinetic_temperature=last.kinetic_temperature,
         target_temperature=optimizer.temperature * last.temperature_ratio,
     )
-
-
-def steps_of(optimizer: torch.optim.Optimizer | None) -> int | None:
-    """Returns how many steps an optimizer of this library has done; None for one that does not count them."""
-    found: int | None = getattr(optimizer, "steps", None)
-    return found
 
 
 def refuse_what_never_collects(optimizer: CTLD, cold_every: int | None) -> None:

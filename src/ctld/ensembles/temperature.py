@@ -75,7 +75,7 @@ def mean_ratio(control: TemperatureControl | None) -> float:
     """Returns the mean of what multiplies T; None is the paper's tempering."""
     if control is None:
         return PAPERS_MEAN_RATIO
-    return float(control.mean_temperature_ratio)
+    return control.mean_temperature_ratio
 
 
 def noise_spread(optimizer: CTLD) -> float:

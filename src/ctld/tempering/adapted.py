@@ -13,8 +13,6 @@ class AdaptedTemperature(TemperatureControl):
     curvature, which no formula in lr and N knows beforehand.
     """
 
-    remedy = "a lower temperature"
-
     def __init__(self, ratio: float = 0.1) -> None:
         self._ratio = min(real("ratio", ratio, above=0), 1.0)
 
@@ -32,7 +30,7 @@ class AdaptedTemperature(TemperatureControl):
         self._ratio = min(self._ratio * real("factor", factor, above=0), 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"temperature_ratio": self.temperature_ratio}
+        return {"temperature_ratio": self._ratio}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         ratio = real("temperature_ratio", state_dict["temperature_ratio"], above=0)
@@ -41,4 +39,4 @@ class AdaptedTemperature(TemperatureControl):
         self._ratio = ratio
 
     def __repr__(self) -> str:
-        return f"AdaptedTemperature({self.temperature_ratio:g})"
+        return f"AdaptedTemperature({self._ratio:g})"
