@@ -87,7 +87,7 @@ MUTANTS = [
     Mutant("noise", "compensation.py", "square_().mul_(0.5)", "square_()", COMPENSATION),
     Mutant("noise", "compensation.py", "(0.5 * (loss - self.previous) ** 2 - self.value)", "((loss - self.previous) ** 2 - self.value)", COMPENSATION),
     Mutant("noise", "compensation.py", "remaining = variance - lr * state[\"gradient_variance\"]", "remaining = variance - state[\"gradient_variance\"]", COMPENSATION),
-    Mutant("resume", "compensation.py", "        self.seen = int(state_dict[\"seen\"])", "        self.seen = 0", COMPENSATION),
+    Mutant("resume", "compensation.py", "self.loss.previous, self.loss.value, self.loss.seen = previous, value, seen", "self.loss.previous, self.loss.value = previous, value", COMPENSATION),
     # ---- integrators ----
     Mutant("noise", "stepping/integrators.py", "injected = 2.0 * (1.0 - momentum) * variance", "injected = (1.0 - momentum**2) * variance", STEPS),
     Mutant("noise", "stepping/integrators.py", "math.sqrt((1.0 - momentum**2) * variance)", "math.sqrt(2.0 * (1.0 - momentum) * variance)", STEPS),

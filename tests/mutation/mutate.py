@@ -70,7 +70,10 @@ def _problem(mutant: Mutant) -> str | None:
     times = path.read_text(encoding="utf-8").count(mutant.old)
     if times != 1:
         return f"{mutant.file} has {mutant.old!r} {times} times, not once; write this mutant again"
-    return None
+    gone = [tests for tests in mutant.tests.split() if not (ROOT / tests).exists()]
+    return (
+        f"{' and '.join(gone)} of a mutant of {mutant.file} are gone; name the tests that took over" if gone else None
+    )
 
 
 def _run(mutant: Mutant | None, tests: str, slow: bool) -> tuple[int, str]:
