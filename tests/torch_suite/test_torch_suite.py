@@ -1,7 +1,7 @@
 """What torch asks of its own optimizers, asked of every method of ours; where ours differ by design, a test says how and why.
 
 By design (DIFFERENCES): gradients of zero do not stop a sampler; complex and sparse parameters are refused; a state that lacks
-an option is refused rather than guessed at; there is no second implementation to compare with (foreach, fused, capturable, differentiable).
+an option is refused rather than guessed at; there is no second implementation to compare with.
 """
 
 import copy
