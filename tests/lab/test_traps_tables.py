@@ -10,8 +10,8 @@ from ctld_lab.cli import main
 from ctld_lab.files import read_json
 from ctld_lab.studies.traps import PROBLEMS, SIZES, execute
 from ctld_lab.traps import show, tables
-from ctld_lab.traps.methods import LEVELS, METHODS, NOISY
-from ctld_lab.traps.study import cell_path
+from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
+from ctld_lab.traps.study import cell_path, runs
 from ctld_lab.traps.tables import Cell
 
 ROOT = Path(__file__).parents[2]
@@ -138,26 +138,51 @@ def test_the_document_says_what_is_stored():
     assert tables.document(page, tables.texts(results)) == page
 
 
+def test_the_findings_are_those_of_the_tables():
+    """The sentences of docs/traps.md under "What came out"."""
+    results, _ = tables.load(STORED, tuple(PROBLEMS))
+    restarts = tables.compare(results, NOISY, "restarts").set_index(["problem", "method"])
+    hard = restarts.loc["rbf32"]
+    ahead = hard[hard["verdict"] == "ahead"]["difference"].mul(100).round()
+    assert len(ahead) == 9
+    single, cycles = (ahead[[name for name in ahead.index if (name in ONE_PASS) == one]] for one in (True, False))
+    assert (single.min(), single.max()) == (15, 23)
+    assert (cycles.min(), cycles.max()) == (10, 41)
+    success = {method: cell.success for method, cell in results["rbf32"].items()}
+    assert all(name.endswith("constant") for name in sorted(success, key=success.__getitem__)[-3:])
+    easy = restarts.loc[["rbf8", "rbf16", "sines"]]
+    assert not (easy["verdict"] == "ahead").any()
+    assert round(100 * easy["difference"].min()) == -45
+    assert not (restarts.xs("paper", level="method")["verdict"] == "ahead").any()
+    moved = tables.compare(results, [name for name in ONE_PASS if name != "constant"], "constant")
+    moved = moved[moved["problem"].isin(["rbf8", "rbf16", "rbf32", "sines"]) & (moved["verdict"] == "ahead")]
+    assert set(zip(moved["problem"], moved["method"], strict=True)) == {("sines", "driven"), ("sines", "paper")}
+    constant = results["sines"]["constant"]
+    assert round(100 * constant.scan[constant.chosen["level"] - 1]) == 92
+    assert round(100 * constant.success) == 59
+    widths = tables.ranges(results).set_index(["problem", "method"])["decades"]
+    assert (widths.xs("paper", level="method") <= widths.xs("constant", level="method")).all()
+    assert widths.loc[[(name, method) for name in ("rbf16", "rbf32") for method in ("constant", "paper")]].max() <= 0.5
+
+
 def test_stored_runs_are_whole():
     results, missing = tables.load(STORED, tuple(PROBLEMS))
     page = (ROOT / "docs" / "traps.md").read_text()
     for name in missing:
         assert f"`{name}`" in page, "what is not complete is named"
     for problem, cells in results.items():
-        commits = set()
         for method, found in cells.items():
             assert len(found.solved_at) == SIZES["laptop"].final
-            stored = read_json(cell_path(STORED, problem, method))
-            assert stored["environment"]["dirty"] is False
-            commits.add(stored["environment"]["commit"])
-        assert len(commits) == 1, problem
+            environment = read_json(cell_path(STORED, problem, method))["environment"]
+            assert environment["dirty"] is False
+            assert len(environment["commit"]) == 40
+            assert environment["machine"]
+            assert environment["command"].startswith("ctld run traps")
 
 
 def test_a_stored_cell_can_be_repeated():
     """The first tuned row of the cheapest cell, computed again on its 300 replicas: the same replicas are solved."""
     stored = read_json(cell_path(STORED, "rbf8", "sgd"))
-    from ctld_lab.traps.study import runs
-
     chosen = stored["tuning"]["chosen"]
     again = runs(
         PROBLEMS["rbf8"](),
