@@ -2,8 +2,9 @@
 Several processes, one path
 ===========================
 
-Noise is a function of (seed, step, parameter, element), so one process or two take the same path. This page starts
-`examples/distributed.py` with `torchrun`, once on one process and once on two, and compares what they print.
+Noise is a function of (seed, step, parameter, element), so one process or two take the same path. This page
+starts `examples/distributed.py` with `torchrun`, once on one process and once on two, and compares what they
+print.
 """
 
 import os

@@ -2,9 +2,9 @@
 An ensemble on images
 =====================
 
-Six cycles of exploration and fine-tuning in one run, their members averaged, beside SGD with the same number of
-gradients. One seed, and a temperature that was chosen on these digits: a demonstration, not a comparison. With a
-network half as wide the two are nearly equal.
+Six cycles of exploration and fine-tuning in one run, their members averaged, beside SGD with the same number
+of gradients. One seed, and a temperature that was chosen on these digits: a demonstration, not a comparison.
+With a network half as wide the two are nearly equal.
 """
 
 import matplotlib.pyplot as plt
@@ -47,7 +47,8 @@ train(model, sgd, torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 3000))
 with torch.no_grad():
     single = cross_entropy(model(test_inputs), test_labels).item()
 
-# %% Cycles of 500 steps, of which 300 explore. The temperature is held: with so few data noise helps, and a
+# %%
+# Cycles of 500 steps, of which 300 explore. The temperature is held: with so few data noise helps, and a
 # temperature that moves was not seen to help more.
 
 torch.manual_seed(0)

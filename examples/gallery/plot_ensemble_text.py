@@ -2,9 +2,9 @@
 An ensemble on text
 ===================
 
-A small network guesses the next character of the English of Python's manual from the twelve before it. Members of
-cycles are averaged. There is no noise but that of the minibatches: with 54,000 characters and this learning rate it is
-far larger than any that one would add, which `optimizer.last` and a warning would say.
+A small network guesses the next character of the English of Python's manual from the twelve before it.
+Members of cycles are averaged. There is no noise but that of the minibatches: with 54,000 characters and this
+learning rate it is far larger than any that one would add, which `optimizer.last` and a warning would say.
 """
 
 import pydoc_data.topics

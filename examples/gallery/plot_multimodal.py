@@ -2,8 +2,9 @@
 Many modes, with and without tempering
 ======================================
 
-Sixteen chains start in one corner of a mixture of nine Gaussians. At a constant temperature they stay about there; with
-a temperature that goes up and down they find the others. One number, the temperature, is all that differs.
+Sixteen chains start in one corner of a mixture of nine Gaussians. At a constant temperature they stay about
+there; with a temperature that goes up and down they find the others. One number, the temperature, is all that
+differs.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Inputs of another kind
 ======================
 
-An ensemble that has seen the digits 0 to 7 only is shown an 8 or a 9. Its uncertainty tells those from the digits that
-it knows. On digits so simple the three kinds of uncertainty do it about equally well.
+An ensemble that has seen the digits 0 to 7 only is shown an 8 or a 9. Its uncertainty tells those from the
+digits that it knows. On digits so simple the three kinds of uncertainty do it about equally well.
 """
 
 import matplotlib.pyplot as plt

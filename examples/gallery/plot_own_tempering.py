@@ -3,8 +3,8 @@ A tempering of your own
 =======================
 
 What moves the temperature is a small class. Here it falls exponentially, as simulated annealing has it:
-`temperature_ratio` says by what T is multiplied in the next step, `end` hears that a step was taken, and two more
-methods make it part of the checkpoint.
+`temperature_ratio` says by what T is multiplied in the next step, `end` hears that a step was taken, and two
+more methods make it part of the checkpoint.
 """
 
 import matplotlib.pyplot as plt
@@ -36,7 +36,8 @@ class Cooling(TemperatureControl):
 
 
 # %%
-# 2,000 particles in a tilted double well, all in the worse one to begin with. Cooled slowly, most end in the better.
+# 2,000 particles in a tilted double well, all in the worse one to begin with. Cooled slowly, most end in
+# the better.
 
 
 def potential(x):

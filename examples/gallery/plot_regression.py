@@ -2,8 +2,8 @@
 Regression, and how sure it is
 ==============================
 
-A Bayesian network on 40 points with a gap in the middle. Samples of the posterior at T = 1 agree where there are data
-and spread where there are none.
+A Bayesian network on 40 points with a gap in the middle. Samples of the posterior at T = 1 agree where there
+are data and spread where there are none.
 """
 
 import matplotlib.pyplot as plt
@@ -20,8 +20,8 @@ model = nn.Sequential(nn.Linear(1, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(),
 noise = 0.1  # of the data: the loss is the negative log likelihood of a Gaussian of this width
 
 # %%
-# Sampling is exploration that does not end. `weight_decay` is the prior: N·weight_decay/2 per squared weight, here a standard
-# normal distribution.
+# Sampling is exploration that does not end. `weight_decay` is the prior: N·weight_decay/2 per squared
+# weight, here a standard normal distribution.
 
 steps = 10_000
 optimizer = CTLD(

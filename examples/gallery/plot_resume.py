@@ -2,8 +2,8 @@
 Stop, and go on
 ===============
 
-Everything that changes is in `state_dict()`, noise included: a run that is resumed equals one that was not interrupted,
-bit for bit.
+Everything that changes is in `state_dict()`, noise included: a run that is resumed equals one that was not
+interrupted, bit for bit.
 """
 
 import io
