@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from ctld import CTLD
-from ctld.compensation import MEMORY, LossVariance
+from ctld.compensation import MEMORY, LossVariance, NoiseCompensation
 from ctld.tempering import TemperatureControl
 
 
@@ -27,11 +27,19 @@ def test_it_is_the_variance_of_white_noise_and_not_of_a_drift():
 
 
 def test_the_state_goes_on():
-    one, other = LossVariance(), LossVariance()
+    one, other = NoiseCompensation(active=True), NoiseCompensation(active=True)
     for loss in (1.0, 3.0, 2.0):
-        one.update(loss)
+        one.loss.update(loss)
     other.load_state_dict(one.state_dict())
-    assert other.update(5.0) == one.update(5.0)
+    assert other.loss.update(5.0) == one.loss.update(5.0)
+
+
+def test_no_difference_spans_a_gap():
+    variance = LossVariance()
+    for loss in (1.0, 1.0, 1.0):
+        variance.update(loss)
+    variance.interrupt()
+    assert [variance.update(loss) for loss in (1e3, 1e3)] == [0.0, 0.0]
 
 
 class Heard(TemperatureControl):
