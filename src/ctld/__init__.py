@@ -32,7 +32,7 @@ from ctld.optimizers import (
 )
 from ctld.tempering import ConfiningWell, Metadynamics, SharedMetadynamics, TemperatureScaling, Tempering
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "CSGHMC",
