@@ -32,7 +32,8 @@ def test_the_readmes_snippet_prints_what_it_says(capsys):
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", document.read_text()):
-        assert not target or (document.parent / target).exists(), target
+        made = target.startswith(("gallery/", "reference/"))  # by `make docs`
+        assert not target or made or (document.parent / target).exists(), target
 
 
 def test_anchors_exist():

@@ -174,7 +174,9 @@ class CalibratedTempering(TemperatureControl):
 
     def _count(self) -> None:
         place = abs(self.alpha)
-        side = 0 if place <= self.plateau else 1 if place > 0.95 * self.edge else self._side
+        # As `diagnostics.half_trips` counts them.
+        far = self.plateau + 0.9 * (self.edge - self.plateau)
+        side = 0 if place <= self.plateau else 1 if place >= far else self._side
         self.half_trips += side != self._side
         self._side = side
 
