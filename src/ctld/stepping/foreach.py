@@ -15,6 +15,7 @@ from torch import Tensor
 from ctld import noise
 from ctld.compensation import compensated_deviation
 from ctld.sharding import Block, local
+from ctld.stepping.native import CONSTANTS
 from ctld.stepping.sweep import SECOND_NOISE, AnyPlan, Plan, PsgldPlan, SantaPlan, Sweep
 
 
@@ -130,7 +131,7 @@ def finite(gradients: list[Tensor]) -> Tensor | bool:
 
 def largest(dtype: torch.dtype) -> float:
     """Returns what elements of gradients must be below, lest sums of their squares overflow."""
-    return 2.0**510 if dtype == torch.float64 else 2.0**62
+    return 2.0 ** int(CONSTANTS["LARGEST_FLOAT64" if dtype == torch.float64 else "LARGEST_FLOAT32"])
 
 
 def _sweep(part: Part, plan: Plan, sweep: Sweep, noise: Noise | None) -> Tensor:

@@ -25,7 +25,7 @@
 #define UNIT CTLD_UNIT
 #define PASS 256  /* elements whose noise is held in the first cache while they are updated */
 #define AHEAD 256 /* elements by which memory is asked for in advance */
-#define FAR_AHEAD 8192 /* bytes, likewise, where nothing but reading is done */
+#define PLACES 4  /* where gradients are read at a time, if that is all that is done */
 #define LANES 16  /* sums are kept in this many lanes on every processor */
 #define GROUP 32  /* elements whose noise is computed together: see gaussian.py */
 #define EXTENT 64 /* parts of a pass have a multiple of these */
@@ -721,19 +721,16 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     {                                                                                                                  \
         const Bits most = largest, limit = exponent;                                                                   \
         Bits bits, odd = 0;                                                                                            \
-        for (; first + PASS <= last; first += PASS) {                                                                  \
-            for (int k = 0; k < PASS * (int)sizeof bits; k += 64) /* the processor does not look that far ahead */     \
-                __builtin_prefetch(x + first * (int64_t)sizeof bits + k + FAR_AHEAD, 0);                               \
+        for (; first + PASS <= last; first += PASS)                                                                    \
             for (int i = 0; i < PASS; i++)                                                                             \
                 UNFIT_ONE(first + i)                                                                                   \
-        }                                                                                                              \
         for (; first < last; first++)                                                                                  \
             UNFIT_ONE(first)                                                                                           \
         return (int64_t)odd;                                                                                           \
     }
 
-#define LIMIT32 (127 + 62) /* exponents of 2^62 and 2^510: the squares of 16 such numbers */
-#define LIMIT64 (1023 + 510)
+#define LIMIT32 (127 + CTLD_LARGEST_FLOAT32)
+#define LIMIT64 (1023 + CTLD_LARGEST_FLOAT64)
 #define UNFIT(TARGET, level)                                                                                           \
     TARGET static int64_t level##_unfit(const char *x, int64_t type, int64_t first, int64_t last)                      \
     {                                                                                                                  \
@@ -895,6 +892,30 @@ static void find_energies(Alpha *a, const Group *groups, const Sums *sums, int64
     a->hamiltonian = (a->potential + a->num_data * kinetic) / a->temperature;
 }
 
+/* Whether gradients of units from first to last are not fit. A core reads one stretch of memory at half the speed of four that lie
+ * far apart: so it reads in PLACES places by turns. */
+static int64_t unfit_units(const Level *level, const Row *rows, const Account *accounts, int64_t count, int64_t first, int64_t last)
+{
+    const int64_t stretch = (last - first + PLACES - 1) / PLACES;
+    int64_t odd = 0, row[PLACES] = {0}, begin[PLACES], end[PLACES];
+    for (int64_t unit = first; unit < first + stretch; unit++) {
+        int places = 0;
+        for (int64_t here = unit; places < PLACES && here < last; here += stretch, places++) {
+            int64_t *const t = &row[places];
+            while (*t + 1 < count && rows[*t + 1].first_unit <= here)
+                ++*t;
+            begin[places] = (here - rows[*t].first_unit) * UNIT;
+            end[places] = begin[places] + UNIT < rows[*t].numel ? begin[places] + UNIT : rows[*t].numel;
+        }
+        for (int at = 0; at < UNIT; at += PASS)
+            for (int p = 0; p < places; p++)
+                if (begin[p] + at < end[p])
+                    odd |= level->unfit(rows[row[p]].gradient, accounts[rows[row[p]].account].type, begin[p] + at,
+                                        begin[p] + at + PASS < end[p] ? begin[p] + at + PASS : end[p]);
+    }
+    return odd;
+}
+
 /* One step of all groups. Sums of groups that rest are left as Python has filled them in. */
 int64_t ctld_run(Job *job)
 {
@@ -913,14 +934,9 @@ int64_t ctld_run(Job *job)
         int64_t t = 0;
         if (job->check) { /* each thread looks at what it will work on, which is in its cache then */
 #pragma omp for schedule(static) reduction(| : odd)
-            for (int64_t unit = 0; unit < job->units; unit++) {
-                while (t + 1 < count && rows[t + 1].first_unit <= unit)
-                    t++;
-                const int64_t first = (unit - rows[t].first_unit) * UNIT;
-                odd |= level->unfit(rows[t].gradient, accounts[rows[t].account].type, first,
-                                    first + UNIT < rows[t].numel ? first + UNIT : rows[t].numel);
-            }
-            t = 0;
+            for (int64_t part = 0; part < job->threads; part++)
+                odd |= unfit_units(level, rows, accounts, count, job->units * part / job->threads,
+                                   job->units * (part + 1) / job->threads);
         }
         if (!odd) {
 #pragma omp for schedule(static)
@@ -967,21 +983,11 @@ int64_t ctld_run(Job *job)
 /* Whether all gradients are fit for a step. */
 int64_t ctld_fit(const Job *job)
 {
-    const Level *const level = &LEVELS[job->level];
-    const Row *const rows = (const Row *)job->rows;
-    const Account *const accounts = (const Account *)job->accounts;
     int64_t odd = 0;
-#pragma omp parallel num_threads((int)job->threads) if (job->threads > 1 && job->elements >= 4 * PARALLEL_FROM)
-    {
-        int64_t t = 0;
-#pragma omp for schedule(static) reduction(| : odd)
-        for (int64_t unit = 0; unit < job->units; unit++) {
-            while (t + 1 < job->row_count && rows[t + 1].first_unit <= unit)
-                t++;
-            const int64_t first = (unit - rows[t].first_unit) * UNIT;
-            odd |= level->unfit(rows[t].gradient, accounts[rows[t].account].type, first,
-                                first + UNIT < rows[t].numel ? first + UNIT : rows[t].numel);
-        }
-    }
+#pragma omp parallel for schedule(static) reduction(| : odd) num_threads((int)job->threads)                            \
+    if (job->threads > 1 && job->elements >= 4 * PARALLEL_FROM)
+    for (int64_t part = 0; part < job->threads; part++)
+        odd |= unfit_units(&LEVELS[job->level], (const Row *)job->rows, (const Account *)job->accounts, job->row_count,
+                           job->units * part / job->threads, job->units * (part + 1) / job->threads);
     return !odd;
 }

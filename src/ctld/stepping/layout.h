@@ -6,6 +6,8 @@
 
 #define CTLD_VERSION 4
 #define CTLD_UNIT 4096 /* elements of one tensor that are worked on together and have sums of their own */
+#define CTLD_LARGEST_FLOAT32 62  /* gradients have to be below 2 to this: sums of 16 squares are made in float32, */
+#define CTLD_LARGEST_FLOAT64 480 /* and of all of them in float64 */
 #define CTLD_REACH 8.8 /* widths at which a hill is 3e-17 of its height: beyond, adding it would not change a float64 */
 
 #define CTLD_NOISE(NAME) NAME(NO_NOISE) NAME(GAUSSIAN) NAME(THREE_POINT)
