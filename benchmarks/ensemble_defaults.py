@@ -9,6 +9,8 @@ What is compared, and what counts, is in docs/protocols/ensemble-defaults.md. A 
 import argparse
 import gzip
 import json
+import math
+import statistics
 import sys
 import time
 import warnings
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.stored import ROOT, commit, machine, store
+from benchmarks.stored import table as markdown
 from ctld import Ensemble, predict
 
 RESULTS = ROOT / "results" / "ensemble-defaults"
@@ -29,6 +32,7 @@ RUNS = ROOT / "runs" / "ensemble-defaults"
 SEEDS = {"validation": [100], "final": [0, 1, 2]}
 METHODS = ("sgd", "cycles, T = 0", "default")
 BATCH = 64
+T_QUANTILE = 4.303  # Student's, 97.5 %, two degrees of freedom: three seeds
 
 
 class Cell(NamedTuple):
@@ -65,9 +69,7 @@ CELLS = (
 
 def build(name: str) -> nn.Module:
     if name == "mlp":
-        return nn.Sequential(
-            nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
-        )  # fmt: skip
+        return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         nn.Conv2d(1, 8, 5, stride=2),
@@ -184,17 +186,52 @@ def collect(phase: str) -> None:
     sys.stdout.write(f"{len(there)} runs, {result['missing']} missing\n")
 
 
+def table(result: dict[str, Any]) -> list[str]:
+    """Returns the table of docs/ensembles.md: nll of each method, and the default against cycles with T = 0."""
+    rows = []
+    for name in result["cells"]:
+        runs = {
+            method: [run for run in result["runs"] if (run["cell"], run["method"]) == (name, method)]
+            for method in METHODS
+        }
+        nlls = {method: [run.get("nll", math.nan) for run in found] for method, found in runs.items()}
+        cells = [_mean(values) for values in nlls.values()]
+        rows.append([name, *cells, _verdict(nlls["default"], nlls["cycles, T = 0"])])
+    return markdown(["problem", "SGD-M", "cycles, T = 0", "default", "default against T = 0"], rows)
+
+
+def _mean(values: list[float]) -> str:
+    finite = [value for value in values if math.isfinite(value)]
+    failed = len(values) - len(finite)
+    mean = f"{statistics.fmean(finite):.3f}" if finite else ""
+    return ", ".join(filter(None, [mean, f"{failed} of {len(values)} failed" if failed else ""]))
+
+
+def _verdict(mine: list[float], others: list[float]) -> str:
+    """Returns the mean difference of the logarithms with a 95 % t interval over three seeds, in percent, and its word."""
+    if not all(map(math.isfinite, mine + others)):
+        return "not compared"
+    differences = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
+    mean, half = statistics.fmean(differences), T_QUANTILE * statistics.stdev(differences) / len(differences) ** 0.5
+    word = "gain" if mean + half < 0 else "harm" if mean - half > 0 else "tie" if abs(mean) <= 0.05 else "undecided"
+    return f"{100 * mean:+.1f} ± {100 * half:.1f} %, {word}".replace("-", "−")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--mnist", type=Path, help="the folder with MNIST's four .gz files")
     parser.add_argument("--phase", choices=SEEDS, default="final")
     parser.add_argument("--share", default="0/1", help="i/n: every n-th run, from the i-th")
     parser.add_argument("--collect", action="store_true")
+    parser.add_argument("--table", action="store_true", help="of what is stored, in Markdown")
     options = parser.parse_args()
     if options.mnist is not None:
         carry_out(options.mnist, options.phase, options.share)
     if options.collect:
         collect(options.phase)
+    if options.table:
+        stored = json.loads((RESULTS / f"{options.phase}.json").read_text(encoding="utf-8"))
+        sys.stdout.write("\n".join(table(stored)) + "\n")
 
 
 if __name__ == "__main__":
