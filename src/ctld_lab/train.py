@@ -312,7 +312,9 @@ class Training:
         try:
             self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
             self.ends, self.clocks = state["ends"], state["clocks"]
-            self.heat.load_state(state["heat"])
+            # Checkpoints from before mean ratios were counted have nothing of them.
+            before = {"counts": {"ratio": math.nan} | state.get("tempering", {}), "thermometers": {}}
+            self.heat.load_state(state.get("heat") or before)
             if self.members is not None:
                 self.members.load_state_dict(state["members"])
             self.workload.load_state(state["workload"])
