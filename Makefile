@@ -28,7 +28,7 @@ quick: .venv/test.stamp
 # interpreter. 1.1 GB more, hence not in `make test`.
 crosscheck: .venv/crosscheck.stamp
 	$(BIN)/python -m pytest -n auto tests/crosschecks
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/kernels/test_cuda*.py
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/stepping/test_triton.py
 
 # Against the frameworks that people train with, and torch's own expectations of an optimizer: 0.7 GB more.
 integrations: .venv/integrations.stamp

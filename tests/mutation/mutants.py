@@ -19,7 +19,7 @@ class Mutant(NamedTuple):
 PIECES = "tests/tempering"
 ALPHA = "tests/tempering tests/optimizers/test_reference.py"
 CALIBRATED = "tests/statistical/test_calibrated.py tests/tempering"
-NOISE = "tests/noise tests/kernels/test_native.py"
+NOISE = "tests/noise tests/stepping/test_engine.py"
 STEPS = "tests/stepping tests/optimizers/test_reference.py tests/optimizers/test_sgd_equivalence.py tests/statistical/test_integrators.py"
 COMPENSATION = "tests/optimizers/test_features.py tests/optimizers/test_state.py"
 SHARDS = "tests/test_sharding.py tests/optimizers/test_elastic.py"

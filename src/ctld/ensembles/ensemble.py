@@ -264,7 +264,7 @@ class Ensemble:
         return len(self.collector)
 
     def __bool__(self) -> bool:
-        return True
+        return True  # an empty one too
 
     @property
     def records(self) -> list[SampleRecord]:
@@ -282,9 +282,7 @@ class Ensemble:
     ) -> Prediction | RegressionPrediction:
         """Returns the averaged prediction of the members, by `ctld.predict`, which says what `options` there are."""
         if not len(self):
-            raise ValueError(
-                f"there is no member yet: the first is kept after {self.cycle_steps} steps, and {self.steps} were done"
-            )
+            raise ValueError(f"there is no member yet: the first comes after {self.cycle_steps} steps, {self.steps} are done")
         found: Prediction | RegressionPrediction = predict(self.model, self.collector, inputs, kind=kind, **options)
         return found
 
@@ -311,9 +309,7 @@ class Ensemble:
         for name, mine in self._settings().items():
             theirs = state_dict["settings"].get(name)
             if theirs != mine:
-                raise ValueError(
-                    f"the state was saved with {name} = {theirs}, this ensemble has {mine}: build it as it was"
-                )
+                raise ValueError(f"the state was saved with {name} = {theirs}, this has {mine}: build it as it was")
         self.optimizer.load_state_dict(state_dict["optimizer"])
         bare(self.model).load_state_dict(state_dict["model"])
         self.scheduler.load_state_dict(state_dict["scheduler"])
@@ -343,12 +339,8 @@ class Ensemble:
         }
 
     def __repr__(self) -> str:
-        return (
-            f"<Ensemble: {len(self)} members, step {self.steps} of {self.cycles} × {self.cycle_steps}, "
-            f"T = {self.temperature:.3g}>"
-        )
-
-    # ---- construction ----
+        where = f"step {self.steps} of {self.cycles} × {self.cycle_steps}"
+        return f"<Ensemble: {len(self)} members, {where}, T = {self.temperature:.3g}>"
 
     def _parameters(self) -> list[Tensor]:
         groups = [group for group in self.optimizer.param_groups if group["explore"]]
