@@ -29,7 +29,7 @@ class Observation:
     numbers: Sequence[float] | Tensor
     """Sums over ranks: the loss, how many refuse the step, one, marks and their squares, and the prior over N."""
     ranks: Ranks
-    device: torch.device
+    device: Callable[[], torch.device]
     facts: Callable[[], Facts]
     unfit: Callable[[], NonFiniteError | None]
     scale: float
@@ -37,17 +37,17 @@ class Observation:
     """Whether the gradients have been looked at; else whoever moves the parameters does, first."""
     failure: Exception | None = None
     mean_loss: float = field(default=math.nan, init=False)
-    _accepted: bool = field(default=False, init=False)
+    accepted: bool = field(default=False, init=False)
 
     def accept(self) -> float:
         """Returns the mean loss, or raises the reason why this step is refused."""
-        if self._accepted:
+        if self.accepted:
             return self.mean_loss
         numbers: Sequence[float] = self.numbers.tolist() if isinstance(self.numbers, Tensor) else self.numbers
         self.numbers = numbers
         total, refusing, size, marks, squares, _ = numbers
         if disagree(size, marks, squares):
-            self.ranks.name_differences(self.facts(), self.device)
+            self.ranks.name_differences(self.facts(), self.device())
         if not math.isfinite(total) and not refusing:
             raise NonFiniteError(
                 f"the loss is {total / size}; the step was refused and nothing has changed. Skip the batch, or lower lr, if "
@@ -60,14 +60,14 @@ class Observation:
             raise NonFiniteError(
                 f"N/T times the loss of {self.mean_loss:g} overflows; the step was refused: check the loss"
             )
-        self._accepted = True
+        self.accepted = True
         return self.mean_loss
 
     def refuse(self) -> None:
         """Raises the reason why the gradients here, or another rank, refuse the step."""
         mine = self.failure or self.unfit()
         if self.ranks.size > 1:
-            self.ranks.refuse(mine, self.device)
+            self.ranks.refuse(mine, self.device())
         raise mine or NonFiniteError("a gradient was not fit for a step and is now; the step was refused")
 
     def refused(self) -> Tensor | None:
@@ -89,24 +89,27 @@ def observe(
     losses: list[Loss],
     fit: Sequence[bool | Tensor],
     *,
-    prior: float = 0.0,
-    failure: Exception | None = None,
-    **about: Any,
-) -> Observation:
-    """Returns what is seen, in one reduction over ranks; `fit` says whether gradients are, for each look at them."""
-    ranks, device, facts = about["ranks"], about["device"], about["facts"]
+    prior: float,
+    failed: bool,
+    ranks: Ranks,
+    device: torch.device,
+    facts: Callable[[], Facts],
+) -> Sequence[float] | Tensor:
+    """Returns the numbers of an observation, in one reduction over ranks.
+
+    `fit` says whether gradients are, for each look at them; a rank that has `failed` makes all of them refuse the step.
+    """
     together = ranks.size > 1
-    fit = [failure is None, *fit]
+    fit = [not failed, *fit]
     if not together and not any(isinstance(value, Tensor) for value in (*losses, *fit)):
         loss = losses[0] if len(losses) == 1 else float(sum(losses))
-        return Observation((loss, 0.0 if all(fit) else 1.0, 1.0, 0.0, 0.0, prior), **about)  # type: ignore[arg-type]
+        return loss, 0.0 if all(fit) else 1.0, 1.0, 0.0, 0.0, prior  # type: ignore[return-value]
     dtype = wide_dtype(device)
     terms = [torch.as_tensor(loss, dtype=_wide(loss)).reshape(()).to(device, dtype) for loss in losses]
     odd = torch.stack([torch.as_tensor(value).to(device).logical_not() for value in fit]).any().to(dtype)
     marks = mark(facts()) if together else 0.0
     rest = torch.tensor((1.0, marks, marks * marks, prior), dtype=dtype, device=device)
-    numbers = ranks.sum(torch.cat((torch.stack((torch.stack(terms).sum(), odd)), rest)))
-    return Observation(numbers, failure=failure, **about)
+    return ranks.sum(torch.cat((torch.stack((torch.stack(terms).sum(), odd)), rest)))
 
 
 def on_host(rows: list[Any]) -> list[Sequence[float]]:

@@ -282,7 +282,9 @@ class Ensemble:
     ) -> Prediction | RegressionPrediction:
         """Returns the averaged prediction of the members, by `ctld.predict`, which says what `options` there are."""
         if not len(self):
-            raise ValueError(f"there is no member yet: the first comes after {self.cycle_steps} steps, {self.steps} are done")
+            raise ValueError(
+                f"there is no member yet: the first comes after {self.cycle_steps} steps, {self.steps} are done"
+            )
         found: Prediction | RegressionPrediction = predict(self.model, self.collector, inputs, kind=kind, **options)
         return found
 

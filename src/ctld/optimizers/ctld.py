@@ -27,7 +27,7 @@ from ctld.optimizers.record import Energies
 from ctld.optimizers.temperature import Temperature
 from ctld.stepping import engine
 from ctld.stepping.active import Active
-from ctld.stepping.integrators import INTEGRATORS, rest, sgd
+from ctld.stepping.integrators import INTEGRATORS, planned, rest, sgd
 from ctld.stepping.sweep import Plan
 from ctld.tempering import Exploration, Leg, TemperatureControl, Tempering, checked_control
 from ctld.thermometers import Thermometers
@@ -180,7 +180,8 @@ class CTLD(Explorer):
         except Exception as error:
             self._tell_others(error, meets, exploring)
             raise
-        self._agree(meets)
+        if meets:
+            self._agree(meets)
         if exploring:
             self._explore(losses, active)
         else:
@@ -188,7 +189,6 @@ class CTLD(Explorer):
         self._tick(exploring)
         return result
 
-    @torch.no_grad()
     def _explore(self, losses: list[Loss], active: Active) -> None:
         num_data, temperature = self.num_data, self.temperature
         epsilon = scalar_normal(self.seed, ALPHA, 1 + self.steps)
@@ -224,7 +224,6 @@ class CTLD(Explorer):
             self.compensation.count(energies.clamped, energies.dimensions)
         self._note(leg.ratio, energies if moving else None, force, rows, probed)
 
-    @torch.no_grad()
     def _fine_tune(self, active: Active) -> None:
         # r ← (1 − ηγ) r − η∇Ũ;   θ ← θ + η r
         self._bring_momenta_into_units(active, exploring=False)
@@ -237,17 +236,15 @@ class CTLD(Explorer):
         lr, scaled = float(group["lr"]), self.mass.options is not None
         if lr == 0:
             return rest(decay=float(group["weight_decay"]), scaled=scaled)
-        return INTEGRATORS[self.integrator](
-            lr,
-            float(group["momentum"]),
-            variance,
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-            before=leg.before,
-            after=leg.after,
-            compensate=self.compensation.active,
-            scaled=scaled,
+        options = (
+            float(group["weight_decay"]),
+            group["maximize"],
+            leg.before,
+            leg.after,
+            self.compensation.active,
+            scaled,
         )
+        return planned(self.integrator, lr, float(group["momentum"]), variance, *options)
 
 
 def _sgd(group: dict[str, Any]) -> Plan:

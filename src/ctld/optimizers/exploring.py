@@ -34,23 +34,36 @@ class Explorer(Phased):
     def _see(self, losses: list[Loss], active: Active | None, failure: Exception | None = None) -> Observation:
         """Returns what is seen at the present parameters; accepts it at once where something changes before they do."""
         ahead = active is not None and self._changes_ahead()
+        if active is not None and active.native and not ahead and len(losses) == 1 and self.ranks.size == 1:
+            loss = losses[0]
+            if (
+                type(loss) is float
+            ):  # by far the most frequent case: one process, on a CPU, where the kernel looks itself
+                seen = self._observation((loss, 0.0, 1.0, 0.0, 0.0, 0.0), gradients_seen=not self.check_gradients)
+                seen.accept()
+                return seen
         on_cpu = self._device().type == "cpu"
         looks = active is not None and self.check_gradients and (ahead or not on_cpu or self.ranks.size > 1)
-        seen = observe(
+        numbers = observe(
             losses,
             [engine.finite(active)] if looks and active is not None else [],
             prior=self._prior_here(active) if active is not None and self.tempering.needs_potential else 0.0,
-            failure=failure,
+            failed=failure is not None,
             ranks=self.ranks,
             device=self._device(),
             facts=self._facts,
-            unfit=self._unfit_gradient,
-            scale=self.num_data / self.temperature,
-            gradients_seen=looks or not self.check_gradients,
         )
+        seen = self._observation(numbers, gradients_seen=looks or not self.check_gradients, failure=failure)
         if ahead or active is None or self.compensation.active or not active.refusable or seen.refused() is None:
             seen.accept()
         return seen
+
+    def _observation(
+        self, numbers: Sequence[float] | Tensor, *, gradients_seen: bool, failure: Exception | None = None
+    ) -> Observation:
+        scale = self.num_data / self.temperature
+        about = self.ranks, self._device, self._facts, self._unfit_gradient
+        return Observation(numbers, *about, scale, gradients_seen, failure)
 
     def _changes_ahead(self) -> bool:
         """Returns whether something else changes before the parameters do, so that a step has to be accepted first."""
@@ -71,6 +84,7 @@ class Explorer(Phased):
             return None
         return self.num_data * (self._sign * seen.accept() + seen.prior) / self.temperature
 
+    @torch.no_grad()
     def _prior_here(self, active: Active) -> float:
         """Returns the prior's share of this rank, over N: the shares add up to the whole."""
         prior = 0.0
@@ -133,7 +147,10 @@ class Explorer(Phased):
         if sums is None:
             seen.refuse()
             raise AssertionError("refuse raises")
-        chosen = [row for group, row in zip(self.param_groups, sums, strict=True) if group["explore"]]
+        note_lr(self.param_groups)
+        chosen: list[Any] = [row for group, row in zip(self.param_groups, sums, strict=True) if group["explore"]]
+        if not probes and not self._sharded and seen.accepted and all(type(row) is tuple for row in chosen):
+            return chosen, []
         complete = [probe for probe in probes if probe is not None]
         rows = self._over_shards([*chosen, *complete])
         if isinstance(seen.numbers, Tensor):
@@ -141,7 +158,6 @@ class Explorer(Phased):
         else:
             rows = on_host(rows)
         seen.accept()
-        note_lr(self.param_groups)
         self.thermometers.taken(bool(probes))
         return rows[: len(chosen)], rows[len(chosen) :]
 

@@ -97,6 +97,7 @@ def ubu(
     return Plan((first, second), decay, ascend, True, scaled, None, Reading("last", 1.0, scale**2))
 
 
+@lru_cache(maxsize=256)
 def sgd(lr: float, momentum: float, *, decay: float = 0.0, ascend: bool = False) -> Plan:
     """Returns SGD with momentum as torch does it, to the last bit; the buffer holds torch's −v/lr."""
     return Plan((Sweep(momentum, 1.0, -lr),), decay, ascend)
@@ -108,6 +109,24 @@ def rest(*, decay: float = 0.0, scaled: bool = False) -> Plan:
 
 
 INTEGRATORS: dict[str, Callable[..., Plan]] = {"euler": euler, "baoab": baoab, "ubu": ubu}
+
+
+@lru_cache(maxsize=256)
+def planned(
+    integrator: str,
+    lr: float,
+    momentum: float,
+    variance: float,
+    decay: float,
+    ascend: bool,
+    before: float,
+    after: float,
+    compensate: bool,
+    scaled: bool,
+) -> Plan:
+    """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last."""
+    options = {"decay": decay, "ascend": ascend, "before": before, "after": after}
+    return INTEGRATORS[integrator](lr, momentum, variance, compensate=compensate, scaled=scaled, **options)
 
 
 @dataclass(frozen=True, slots=True)
