@@ -326,7 +326,7 @@ def test_torchrun(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("run sda --ranks 0", "--ranks 0: at least 1 is needed"),
+        ("run sda --ranks 0", "--ranks 0: at least 1 and at most 1024 are needed"),
         ("run sda --ranks 2 --engine ray", "--engine ray executes a run in one process; leave it out with --ranks 2"),
         ("resume . --ranks 2 --engine local", "--engine local executes a run in one process"),
         ("run double-well --scale smoke --ranks 2", "runs of kind double_well are not trained"),

@@ -1,11 +1,13 @@
 """`ctld flatness`: how it is called; find the runs, measure each that was not, show the table. No torch until then."""
 
+from __future__ import annotations
+
 import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import progress
@@ -21,8 +23,10 @@ from ctld_lab.executors.progress import Left, duration, first_line
 from ctld_lab.files import write_json
 from ctld_lab.flatness_settings import Settings
 from ctld_lab.records import RecordError, RunDirectory, find_studies
-from ctld_lab.report.flatness_records import EIGENVALUE, SHARPNESS, TRACE, Flatness, Group, read_flatness
-from ctld_lab.report.reading import StudyRecord, read_run, read_study
+
+if TYPE_CHECKING:  # scipy and pandas take a second, in which nobody wants to wait for help
+    from ctld_lab.report.flatness_records import Flatness, Group
+    from ctld_lab.report.reading import StudyRecord
 
 flatness_app = typer.Typer()
 DEFAULT = Settings()
@@ -105,6 +109,8 @@ def measure_all(
     """The exit code."""
     import torch
 
+    from ctld_lab.report.flatness_records import read_flatness
+
     _refuse(settings, output=output, threads=threads)
     use_data_dir(data_dir)
     found = find_runs(paths)
@@ -156,6 +162,8 @@ def parse_sizes(text: str) -> tuple[float, ...]:
 
 def find_runs(paths: Iterable[Path]) -> list[tuple[RunDirectory, bool]]:
     """Each once, and whether it was named itself; of a study those that are final."""
+    from ctld_lab.report.reading import read_run
+
     found: dict[Path, tuple[RunDirectory, bool]] = {}
     for path in paths:
         if (path / "config.json").exists():
@@ -230,6 +238,8 @@ def _told(outcome: Outcome) -> list[str]:
 
 def _studies(runs: Sequence[RunDirectory]) -> list[StudyRecord]:
     """The studies of the runs, with these runs alone."""
+    from ctld_lab.report.reading import read_run, read_study
+
     by_study: dict[Path, list[RunDirectory]] = {}
     for run in runs:
         by_study.setdefault(run.path.resolve().parent.parent, []).append(run)
@@ -244,6 +254,8 @@ def _studies(runs: Sequence[RunDirectory]) -> list[StudyRecord]:
 
 def _show(part: Flatness, console: Console, *, several: bool) -> None:
     """Few enough columns for a terminal: of the perturbations, the middle one."""
+    from ctld_lab.report.flatness_records import EIGENVALUE, SHARPNESS, TRACE
+
     rises = [name for name in part.measures if name not in (EIGENVALUE, TRACE, SHARPNESS)]
     columns = {EIGENVALUE: "largest\neigenvalue", TRACE: "\ntrace", SHARPNESS: "sharpness\n%"}
     columns |= {name: name.replace(" ", "\n", 1) for name in rises[len(rises) // 2 :][:1]}

@@ -88,7 +88,8 @@ def _plot(study: StudyRecord, rows: Sequence[Row], caption: str) -> Plot:
             [points[p] for p in places if p not in plain], [p for p in places if p not in plain], UNEXPLORED
         )
         theirs = [p for p in places if points[p].point[name] == defaults.get(name)]
-        series += [replace(each, low=(), high=()) for each in _series([points[p] for p in theirs], theirs, PAPER)]
+        if theirs:
+            series += [replace(each, low=(), high=()) for each in _series([points[p] for p in theirs], theirs, PAPER)]
         labels = ["0: SGD-M" if p not in plain else _setting(points[p].point[name]) for p in places]
         panels.append(Panel(title, series, words, "test nats per character", x=NAMES, names=labels))
     keys += [MEAN, PAPER, UNEXPLORED, *([LOST] if any(row.diverged for row in rows) else [])]
