@@ -75,7 +75,14 @@ ARROWS = {
     | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.resumable"} | LOOP,
-    "ctld_lab.check": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.sampling", "ctld_lab.streams"},
+    "ctld_lab.check": {
+        "ctld",
+        "ctld.diagnostics",
+        "ctld.stepping",
+        "ctld.optimizers",
+        "ctld_lab.sampling",
+        "ctld_lab.streams",
+    },
     "ctld_lab.flatness_settings": set(),
     "ctld_lab.flatness": {
         *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.flatness_settings", "ctld_lab.records"),

@@ -105,8 +105,7 @@ class Ensemble:
         self.cycle_steps = self.total_steps // self.cycles
         if self.cycle_steps < 2:
             raise ValueError(
-                f"total_steps = {total_steps} leave {self.cycle_steps} for each of {cycles} cycles: give more steps, or fewer "
-                "cycles"
+                f"total_steps = {total_steps} leave {self.cycle_steps} for each of {cycles} cycles: give more"
             )
         share = real("exploration", exploration, at_least=0, below=1)
         self.exploration_steps = min(int(share * self.cycle_steps), self.cycle_steps - 1)
@@ -264,7 +263,7 @@ class Ensemble:
         return len(self.collector)
 
     def __bool__(self) -> bool:
-        return True  # an empty one too
+        return True
 
     @property
     def records(self) -> list[SampleRecord]:

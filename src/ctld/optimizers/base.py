@@ -172,7 +172,7 @@ class Sampler(Observing, Resumable):
 
     def _check_group(self, group: dict[str, Any]) -> None:
         """Refuses a group whose options are out of range; also at every step, since schedulers write them."""
-        real("lr", group["lr"], at_least=0)
+        real("lr", group["lr"], at_least=0, below=1e30)  # more would not fit into float32
         real("weight_decay", group["weight_decay"], at_least=0)
         flag("maximize", group["maximize"])
         if "momentum" in group:

@@ -17,7 +17,7 @@ class ConstantTemperature(TemperatureControl):
     """
 
     def __init__(self, ratio: float = 1.0) -> None:
-        self._ratio = real("ratio", ratio, above=0)
+        self._ratio = _checked_ratio(ratio)
 
     @property
     def temperature_ratio(self) -> float:
@@ -27,7 +27,11 @@ class ConstantTemperature(TemperatureControl):
         return {"temperature_ratio": self._ratio}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._ratio = real("ratio", state_dict["temperature_ratio"], above=0)
+        self._ratio = _checked_ratio(state_dict["temperature_ratio"])
 
     def __repr__(self) -> str:
         return f"Tempering.constant({self._ratio:g})"
+
+
+def _checked_ratio(ratio: Any) -> float:
+    return real("ratio", ratio, above=1e-100, below=1e100)  # temperatures are divided by it

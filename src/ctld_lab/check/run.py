@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from ctld import Tempering
-from ctld.optimizers import integrators
+from ctld.stepping import integrators
 from ctld_lab.sampling.chain import crossings, explore
 from ctld_lab.sampling.targets import CHECKED, Target, build
 from ctld_lab.streams import numpy_generator, stream_seed

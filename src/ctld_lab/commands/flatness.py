@@ -238,7 +238,7 @@ def _told(outcome: Outcome) -> list[str]:
 
 def _studies(runs: Sequence[RunDirectory]) -> list[StudyRecord]:
     """The studies of the runs, with these runs alone."""
-    from ctld_lab.report.reading import read_run, read_study
+    from ctld_lab.report.reading import StudyRecord, read_run, read_study
 
     by_study: dict[Path, list[RunDirectory]] = {}
     for run in runs:
