@@ -104,9 +104,8 @@ class Ensemble:
         self.cycles = integer("cycles", cycles, at_least=1)
         self.cycle_steps = self.total_steps // self.cycles
         if self.cycle_steps < 2:
-            raise ValueError(
-                f"total_steps = {total_steps} leave {self.cycle_steps} for each of {cycles} cycles: give more"
-            )
+            left = f"{self.cycle_steps} for each of {cycles} cycles"
+            raise ValueError(f"total_steps = {total_steps} leave {left}: give more steps, or fewer cycles")
         share = real("exploration", exploration, at_least=0, below=1)
         self.exploration_steps = min(int(share * self.cycle_steps), self.cycle_steps - 1)
         self.model = model
@@ -185,9 +184,8 @@ class Ensemble:
     def temperature(self) -> float:
         """T, given or chosen; where it is adapted, what it is now."""
         control = self.optimizer.tempering
-        return self.optimizer.temperature * (
-            control.temperature_ratio if isinstance(control, AdaptedTemperature) else 1.0
-        )
+        ratio = control.temperature_ratio if isinstance(control, AdaptedTemperature) else 1.0
+        return self.optimizer.temperature * ratio
 
     def step(self, loss: Tensor | float) -> SampleRecord | None:
         """Does one step of training, after `loss.backward()`; returns the record of the model if one was kept.
