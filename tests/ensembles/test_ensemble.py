@@ -330,7 +330,7 @@ def test_bad_input():
         build(problem, exploration=1.0)
     with pytest.raises(ValueError, match="tempering = 'warm' is unknown; give one of 'constant', 'falling'"):
         build(problem, tempering="warm")
-    with pytest.raises(ValueError, match=r"there is no member yet: the first is kept after 20 steps, and 0 were done"):
+    with pytest.raises(ValueError, match=r"there is no member yet: the first comes after 20 steps, 0 are done"):
         build(problem).predict(problem.inputs)
     with pytest.raises(ValueError, match=r"params has a parameter of shape \(2, 3\) that is not the model's"):
         build(problem, params=[nn.Parameter(torch.zeros(2, 3))])
