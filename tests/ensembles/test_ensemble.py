@@ -161,9 +161,7 @@ def test_a_state_of_other_cycles_is_refused():
     ensemble = build(problem)
     state = copy.deepcopy(ensemble.state_dict())
     other = build(problem, cycles=2)
-    with pytest.raises(
-        ValueError, match="the state was saved with cycles = 3, this has 2: build it as it was"
-    ):
+    with pytest.raises(ValueError, match="the state was saved with cycles = 3, this has 2: build it as it was"):
         other.load_state_dict(state)
 
 

@@ -124,6 +124,20 @@ def carry_out(
 ) -> None:
     """Does what has not been done yet, problem by problem; what was done with another size is refused."""
     torch.set_flush_denormal(True)  # tails of Gaussians, an order of magnitude slower otherwise
+    try:
+        _carry_out(directory, problems, size, methods, environment, say)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _carry_out(
+    directory: Path,
+    problems: Sequence[Problem],
+    size: Size,
+    methods: Sequence[str],
+    environment: dict[str, Any],
+    say: Callable[[str], None],
+) -> None:
     for problem in problems:
         for name in methods:
             path = cell_path(directory, problem.name, name)
