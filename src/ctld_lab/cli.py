@@ -101,6 +101,14 @@ def run(
             show_default="as the scale says",
         ),
     ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many trials tune each method; 0 runs the paper's settings alone.",
+            show_default="as the scale says",
+        ),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="NAME", help='Another data set of the same kind; "ctld data list".', show_default=False),
@@ -126,7 +134,7 @@ def run(
     from ctld_lab.commands.request import Order
 
     code = run_study(
-        Order(study, scale, methods, seeds, data, text, data_dir),
+        Order(study, scale, methods, seeds, trials, data, text, data_dir),
         directory or Path("runs") / f"{study}-{scale}",
         Machinery(engine, workers, threads, ray_address, ranks),
         Console(),

@@ -10,7 +10,7 @@ from torch import nn
 from ctld_lab import workloads
 from ctld_lab.data import DataError, identify
 from ctld_lab.workloads.char_lstm import CharLSTM
-from ctld_lab.workloads.sda import SdA
+from ctld_lab.workloads.sda import Dropout, SdA
 
 GENERATOR = np.random.default_rng(0)
 IMAGES = GENERATOR.integers(0, 256, (300, 784), dtype=np.uint8)
@@ -111,6 +111,40 @@ def test_evaluation_draws_no_random_number_and_leaves_training_mode():
     sda.evaluate(thorough=True)
     assert torch.equal(before, torch.get_rng_state())
     assert sda.stacks[1].training
+
+
+@pytest.mark.parametrize("p", [0.2, 0.5])
+def test_dropout_keeps_the_mean_and_drops_the_share_that_was_asked_for(p):
+    dropout = Dropout(p)
+    dropout.generator = np.random.default_rng(3)
+    ones = torch.ones(1000, 1000)
+    made = dropout(ones)
+    dropped = float((made == 0).double().mean())
+    # A share of 10⁶ independent draws: five standard errors are 0.0025 at most, and a share wrong by 1/256 is beyond them.
+    assert abs(dropped - p) < 5 * math.sqrt(p * (1 - p) / 1e6)
+    assert made.unique().tolist() == pytest.approx([0.0, 1 / (1 - p)], rel=1e-5)
+    assert not torch.equal(made, dropout(ones))  # the next mask is another
+
+
+def test_dropout_is_a_function_of_seed_stage_and_step():
+    """So a run that goes on in the middle needs no state of it, and codes of one batch differ from step to step."""
+    sda, other = small_sda(0), small_sda(0)
+    for each in (sda, other):
+        each.begin(1)
+    batch = sda._rows(0)
+    sda._rows = other._rows = lambda step: batch  # type: ignore[method-assign]
+    losses = [float(sda.loss(step).detach()) for step in (0, 1, 2)]
+    torch.manual_seed(1)
+    assert [float(other.loss(step).detach()) for step in (2, 1, 0)] == losses[::-1]
+    assert len(set(losses)) == 3
+
+
+def test_dropout_without_a_generator_says_what_to_do():
+    sda = small_sda()
+    with pytest.raises(RuntimeError, match=r"call loss\(step\), or eval\(\)"):
+        sda.stacks[1].train()(torch.ones(2, sda.stacks[1].encoder.in_features))
+    with pytest.raises(ValueError, match=r"dropout = 1.0"):
+        Dropout(1.0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from ctld_lab.commands import Refusal
 from ctld_lab.studies.study import Request, Study
 
 MOST_SEEDS = 1000
-_OPTIONS = {f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "data", "text", "data_dir")}
+_OPTIONS = {f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "trials", "data", "text", "data_dir")}
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Order:
     scale: str
     methods: str | None = None
     seeds: str | None = None
+    trials: int | None = None
     data: str | None = None
     text: Path | None = None
     data_dir: Path | None = None
@@ -45,6 +46,7 @@ class Order:
             raise ValueError(command)
         values: dict[str, Any] = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
         values |= {key: Path(values[key]) for key in ("text", "data_dir") if key in values}
+        values |= {"trials": int(values["trials"])} if "trials" in values else {}
         return cls(study, options["--scale"], **values)
 
     def in_data_dir(self, folder: Path) -> Self:
@@ -64,6 +66,8 @@ def build(order: Order, study: Study) -> Request:
     if order.scale not in study.scales:
         raise Refusal(unknown("scale", order.scale, study.scales))
     settings = dict(study.scales[order.scale])
+    if order.trials is not None:
+        settings["trials"] = _trials(order.trials, study, settings)
     seeds = parse_seeds(order.seeds) if order.seeds is not None else list(range(int(settings.get("seeds", 1))))
     methods = parse_methods(order.methods, study)
     use_data_dir(order.data_dir)
@@ -74,6 +78,14 @@ def build(order: Order, study: Study) -> Request:
     if reason:
         raise Refusal(reason)
     return request
+
+
+def _trials(count: int, study: Study, settings: dict[str, Any]) -> int:
+    if "trials" not in settings:
+        raise Refusal(f"the study {study.name} tunes nothing; leave --trials out")
+    if count < 0:
+        raise Refusal(f"--trials {count}: give 0 (the paper's settings alone) or more")
+    return count
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -29,18 +29,33 @@ CHUNK = 2000  # rows at a time, where no gradient is needed
 PROBE_IMAGES = 1000
 
 
-class Dropout(nn.Dropout):
-    """torch's, or this rank's rows of it: every rank draws the mask of the whole batch, whatever their number."""
+class Dropout(nn.Module):
+    """Dropout whose masks are a function of (seed, stage, step): every rank draws that of the whole batch and takes its rows.
 
-    share: slice | None = None
-    batch_size = 0
+    Masks are 16 random bits an element, in place of torch's draw of one number each: 0.7 ms instead of 2.4 ms for 128 × 2,000
+    elements on one thread. p is rounded to a multiple of 2⁻¹⁶, and the scale by which what stays is multiplied fits it.
+    """
 
-    def forward(self, input: Tensor) -> Tensor:
-        if self.share is None or not self.training or self.p == 0.0:
-            return super().forward(input)
-        # Drawn as torch draws it on a CPU.
-        mask = input.new_empty((self.batch_size, *input.shape[1:])).bernoulli_(1.0 - self.p).div_(1.0 - self.p)
-        return input * mask[self.share]
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ValueError(f"dropout = {p} must be at least 0 and below 1")
+        self.p = p
+        self.share, self.batch_size = slice(None), 0
+        self.generator: np.random.Generator | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training or self.p == 0.0:
+            return inputs
+        if self.generator is None:
+            raise RuntimeError(
+                "dropout has no generator for this step; call loss(step), or eval() for what is not trained"
+            )
+        rows, threshold = self.batch_size or len(inputs), round(self.p * 2**16)
+        width = inputs.shape[1]
+        bits = np.frombuffer(self.generator.bytes(2 * rows * width), np.uint16).reshape(rows, width)[self.share]
+        mask = torch.from_numpy(bits >= threshold).to(inputs.dtype).mul_(2**16 / (2**16 - threshold))
+        return inputs * mask
 
 
 class Stack(nn.Module):
@@ -129,8 +144,11 @@ class SdA:
 
     def loss(self, step: int) -> Tensor:
         """Half the mean square error on a batch, dropout and all."""
-        clean = self._inputs["train"][self._rows(step)[self._share]]
-        made = self.stacks[self._stage](clean)
+        stack = self.stacks[self._stage]
+        generator = numpy_generator(self._seed, "dropout", self._stage, step)
+        stack.input_dropout.generator = stack.code_dropout.generator = generator
+        clean = self._inputs["train"].index_select(0, self._rows(step)[self._share])
+        made = stack(clean)
         return 0.5 * self._weight * nn.functional.mse_loss(made, clean)
 
     @torch.no_grad()
