@@ -17,6 +17,7 @@ from ctld_lab.commands.check_app import check_app
 from ctld_lab.commands.data_app import data_app
 from ctld_lab.commands.flatness_app import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.commands.status import status_app
 from ctld_lab.executors import torchrun
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 app.add_typer(check_app)
 app.add_typer(flatness_app)
+app.add_typer(status_app)
 app.add_typer(data_app, name="data")
 
 

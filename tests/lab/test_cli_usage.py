@@ -25,6 +25,7 @@ COMMANDS = [
     "demo",
     "check",
     "flatness",
+    "status",
     "data list",
     "data fetch",
     "data verify",
@@ -207,6 +208,7 @@ def test_seeds_that_are_none(text):
     "order",
     [
         Order("sda", "smoke"),
+        Order("sda", "paper", seeds="1", trials=0),
         Order("charrnn", "paper", methods="sgd,ctld", seeds="4,", data="enwik8"),
         Order("charrnn", "laptop", text=Path("/a place/with 'quotes'.txt"), data_dir=Path("/data")),
     ],
