@@ -15,6 +15,7 @@ except ImportError as missing:
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.check_app import check_app
 from ctld_lab.commands.data_app import data_app
+from ctld_lab.commands.export import export_app
 from ctld_lab.commands.flatness_app import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
 from ctld_lab.commands.status import status_app
@@ -30,6 +31,7 @@ app = typer.Typer(
 app.add_typer(check_app)
 app.add_typer(flatness_app)
 app.add_typer(status_app)
+app.add_typer(export_app)
 app.add_typer(data_app, name="data")
 
 

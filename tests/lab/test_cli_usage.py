@@ -26,6 +26,7 @@ COMMANDS = [
     "check",
     "flatness",
     "status",
+    "export",
     "data list",
     "data fetch",
     "data verify",
