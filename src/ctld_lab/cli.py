@@ -109,7 +109,7 @@ def run(
         int | None,
         typer.Option(
             metavar="N",
-            help="How many trials tune each method; 0 runs the paper's settings alone.",
+            help="How many trials tune each method; 0 runs settings that are known, the paper's first.",
             show_default="as the scale says",
         ),
     ] = None,

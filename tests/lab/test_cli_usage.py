@@ -12,7 +12,7 @@ import pytest
 
 from ctld_lab import cli, jobs, studies
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.request import Order, parse_seeds
+from ctld_lab.commands.request import Order, build, parse_seeds
 
 FAKES = Path(__file__).parent / "fakes"
 COMMANDS = [
@@ -135,6 +135,7 @@ REFUSED = [
     ("run fake --seeds 0,-1", "0 or more"),
     ("run fake --seeds 1,1", "each seed once"),
     ("run fake --seeds many", "neither a count"),
+    ("run fake --trials 2", "tunes nothing"),
     ("run fake --workers 0", "--workers 0: at least 1"),
     ("run fake --workers x", "--workers"),
     ("run fake --threads 0", "--threads 0: at least 1"),
@@ -149,6 +150,8 @@ REFUSED = [
     ("run fake --colour red", "No such option"),
     ("resume nowhere", "neither a study"),
     ("report nowhere", "holds no study"),
+    ("status nowhere", "holds no study"),
+    ("export nowhere --to there", "holds no study"),
     ("tensorboard nowhere", "holds no study"),
     ("compare nowhere", "at least two"),
     ("data fetch mnst", "did you mean mnist?"),
@@ -203,6 +206,20 @@ def test_seeds(text, seeds):
 def test_seeds_that_are_none(text):
     with pytest.raises(Refusal):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize(("study", "trials", "words"), [("sda", -1, "give 0"), ("ensemble", 0, "give 1 or more")])
+def test_trials_that_cannot_be(study, trials, words):
+    from importlib import import_module
+
+    with pytest.raises(Refusal, match=words):
+        build(Order(study, "smoke", trials=trials), import_module(f"ctld_lab.studies.{study}").STUDY)
+
+
+def test_trials_replace_those_of_the_scale():
+    from ctld_lab.studies.sda import STUDY
+
+    assert build(Order("sda", "smoke", trials=0), STUDY).settings == dict(STUDY.scales["smoke"]) | {"trials": 0}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every study at smoke scale, as a user runs it; killed ten times, it leaves the same records. The settings are the paper's."""
 
+import csv
 import os
 import random
 import signal
@@ -13,6 +14,8 @@ import pytest
 from ctld_lab import studies
 from ctld_lab.records import RunDirectory, StudyDirectory, read_json
 from ctld_lab.studies import charrnn, comparison, sda, sensitivity
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 
 def command(*arguments):
@@ -126,9 +129,9 @@ def _records_in(directory: Path) -> int:
 # ---- the paper's settings ----
 
 
-def planned(module, scale="paper"):
+def planned(module, scale="paper", **changed):
     study = module.STUDY
-    settings = dict(study.scales[scale])
+    settings = dict(study.scales[scale]) | changed
     request = studies.Request(scale, list(study.methods), [0], {"name": settings["data"], "sha256": ""}, settings)
     return {run.name: run.config for run in next(study.plan(request, StudyDirectory(Path("nowhere"))))}
 
@@ -157,6 +160,24 @@ def test_charrnn_is_the_papers():
     assert "schedule" not in runs["adam-paper-seed0"]
     rates = {name: runs[f"{name}-paper-seed0"]["optimizer"]["lr"] for name in ("sgd", "rmsprop", "adam", "anneal_sgd")}
     assert rates == {"sgd": 0.001, "rmsprop": 0.002, "adam": 0.03, "anneal_sgd": 0.0005}
+
+
+@pytest.mark.parametrize("module", [sda, charrnn])
+def test_what_laptop_scale_chose_is_run_at_the_papers_scale(module):
+    """The stored table of its trials says the same, and it comes after the paper's own settings."""
+    with (RESULTS / "laptop" / "tables" / f"{module.STUDY.name}-tuning.csv").open(encoding="utf-8") as file:
+        stored = {row["method"]: row["chosen"].replace("−", "-") for row in csv.DictReader(file)}
+    words = {method: dict(part.split() for part in chosen.split(", ")) for method, chosen in stored.items()}
+    assert {
+        method: {name: float(value) for name, value in options.items()} for method, options in words.items()
+    } == module.LAPTOP
+    runs = planned(module, trials=0)
+    methods = list(module.STUDY.methods)
+    assert list(runs) == [f"{method}-{variant}-seed0" for variant in ("paper", "laptop") for method in methods]
+    chosen = runs["ctld-laptop-seed0"]["optimizer"]
+    assert chosen["momentum"] == pytest.approx(1 - module.LAPTOP["ctld"]["friction"])
+    assert chosen["temperature"] == "auto"
+    assert not any("laptop" in name for name in planned(module, "laptop"))
 
 
 def test_sensitivity_is_the_papers():

@@ -84,7 +84,11 @@ def _trials(count: int, study: Study, settings: dict[str, Any]) -> int:
     if "trials" not in settings:
         raise Refusal(f"the study {study.name} tunes nothing; leave --trials out")
     if count < 0:
-        raise Refusal(f"--trials {count}: give 0 (the paper's settings alone) or more")
+        raise Refusal(f"--trials {count}: give 0 (no tuning) or more")
+    if count == 0 and "learning_rates" not in study.paper:
+        raise Refusal(
+            f"--trials 0: for the study {study.name} the paper has no settings that could be run untuned; give 1 or more"
+        )
     return count
 
 

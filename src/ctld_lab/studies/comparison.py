@@ -32,11 +32,12 @@ def compare(
     paper: Mapping[str, Mapping[str, Any]],
     spaces: Mapping[str, tuning.Space],
     metric: str,
+    transferred: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Iterator[list[Run]]:
-    """Trials and the paper's settings first; then what the trials chose.
+    """Trials, the paper's settings and those `transferred` from another scale first; then what the trials chose.
 
     `base` is what all runs share. `paper` has the paper's options by method, under "optimizer", and more of the
-    configuration where a method had it. `spaces` are searched.
+    configuration where a method had it. `spaces` are searched. `transferred` has what laptop scale chose of them.
     """
 
     def run(name: str, method: str, variant: str, seed: int, role: str, **more: Any) -> Run:
@@ -59,6 +60,7 @@ def compare(
         return {"temperature": "auto"} if method == "ctld" else {}
 
     trials = request.settings["trials"]
+    chosen_elsewhere = transferred or {}
     proposals: dict[str, list[dict[str, float]]] = {}
     searched: dict[str, tuning.Space] = {}
     for method in request.methods:
@@ -83,6 +85,19 @@ def compare(
         for seed in request.seeds
         for method in request.methods
         if method in paper
+    ]
+    first += [
+        run(
+            f"{method}-laptop-seed{seed}",
+            method,
+            "laptop",
+            seed,
+            "final",
+            optimizer=fixed(method) | tuning.options(dict(chosen_elsewhere[method])),
+        )
+        for seed in request.seeds
+        for method in request.methods
+        if method in chosen_elsewhere
     ]
     yield first
     if not trials:

@@ -33,6 +33,16 @@ SPACES = {
     "ctld": {"lr": (0.02, 2.0), "friction": (0.05, 1.0)},
 }
 
+# What the trials at laptop scale chose (results/laptop/tables/sda-tuning.csv): run at the paper's scale too.
+LAPTOP = {
+    "sgd": {"lr": 0.399, "friction": 0.059},
+    "rmsprop": {"lr": 0.000394},
+    "adam": {"lr": 0.00199},
+    "anneal_sgd": {"lr": 0.00741, "friction": 0.189},
+    "santa": {"lr": 6.31e-6, "epsilon": 0.00412},
+    "ctld": {"lr": 0.399, "friction": 0.059},
+}
+
 
 def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
     settings = request.settings
@@ -46,7 +56,10 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
         "evaluations": settings["evaluations"],
         "checkpoint_seconds": settings["checkpoint_seconds"],
     } | settings.get("loop", {})
-    yield from compare(request, directory, base=base, paper=PAPER, spaces=SPACES, metric="image_mse")
+    transferred = LAPTOP if request.scale == "paper" else None
+    yield from compare(
+        request, directory, base=base, paper=PAPER, spaces=SPACES, metric="image_mse", transferred=transferred
+    )
 
 
 STUDY = Study(
