@@ -120,7 +120,7 @@ def alive(pid):
 def _sabotage():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(SABOTAGE)
-        patch.setenv("PYTHONPATH", str(SABOTAGE))
+        patch.setenv("PYTHONPATH", str(SABOTAGE), prepend=os.pathsep)
         patch.setenv("CTLD_TIMEOUT", "120")
         patch.setitem(jobs.KINDS, "train", "sabotaged")
         yield
