@@ -12,7 +12,20 @@ import torch
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # benchmarks is a folder of scripts, not installed
 
-from benchmarks import chains, choices, document, end_to_end, loop, memory, noise, ranks, steps, stored, timing  # noqa: E402
+from benchmarks import (  # noqa: E402
+    chains,
+    choices,
+    document,
+    end_to_end,
+    loop,
+    memory,
+    noise,
+    paper_iterations,
+    ranks,
+    steps,
+    stored,
+    timing,
+)
 
 from ctld.kernels import native  # noqa: E402
 from ctld_lab import workloads  # noqa: E402
@@ -284,3 +297,19 @@ def test_links_lead_somewhere():
 def test_every_benchmark_is_in_the_document():
     named = set(re.findall(r"\]\((\w+)\.py\)", README))
     assert {*document.TABLES, "methods", "timing"} <= named
+
+
+# ---- iterations at the paper's size ----
+
+
+def test_iterations_are_timed_part_by_part(tmp_path):
+    given = ["--scale", "smoke", "--blocks", "1", "--steps", "2", "--output", str(tmp_path / "iterations.json")]
+    record = paper_iterations.main(given)
+    assert json.loads((tmp_path / "iterations.json").read_text()) == record
+    stages = [(row["study"], row["method"], row["stage"]) for row in record["rows"]]
+    layers = [("sda", method, stage) for method in paper_iterations.METHODS for stage in (1, 2, 3, 4)]
+    assert stages == layers + [("charrnn", method, 1) for method in paper_iterations.METHODS]
+    for row in record["rows"]:
+        parts = row["milliseconds"]
+        assert parts["all"] == pytest.approx(sum(parts[part] for part in paper_iterations.PARTS), abs=0.002)
+        assert row["hours"] == pytest.approx(parts["all"] * row["steps"] / 3.6e6, abs=0.001)

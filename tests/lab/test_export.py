@@ -1,5 +1,6 @@
 """`ctld export`: what a study has so far, as tables, a page and a figure that say what is missing."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_the_stored_page_is_what_the_stored_tables_say(name):
 
 def test_there_is_something_stored():
     assert "sda" in STORED
+
+
+def test_the_document_has_the_times_that_were_stored():
+    """Milliseconds of each layer, hours of a run, and epochs in three hours: a step of the LSTM reads 1/18,000 of the text."""
+    rows = json.loads((ROOT / "results" / "paper" / "iterations.json").read_text())["rows"]
+    text = (ROOT / "docs" / "paper-scale.md").read_text()
+    for method in dict.fromkeys(row["method"] for row in rows):
+        layers = [row for row in rows if (row["study"], row["method"]) == ("sda", method)]
+        (lstm,) = [row for row in rows if (row["study"], row["method"]) == ("charrnn", method)]
+        step = lstm["milliseconds"]["all"]
+        cells = [f"{row['milliseconds']['all']:.1f}" for row in layers] + [f"{sum(row['hours'] for row in layers):.1f}"]
+        cells += [f"{step:.0f}", f"{lstm['hours']:.1f}", f"{3 * 3.6e6 / step / 18_000:.1f}"]
+        assert f"| `{method}` | {' | '.join(cells)} |" in text
+    sgd = [row["milliseconds"] for row in rows if (row["study"], row["method"]) == ("sda", "sgd")]
+    assert sum(each["optimizer"] for each in sgd) / sum(each["all"] for each in sgd) < 0.1
