@@ -96,7 +96,7 @@ def outcome(model, optimizer):
         found |= {"alpha": first["ctld_tempering_alpha"]}
         if "ctld_tempering_bias_values" in first:
             found |= {"bias": first["ctld_tempering_bias_values"]}
-        (thermometer,) = optimizer._thermometers.groups.values()
+        (thermometer,) = optimizer.thermometers.groups.values()
         readings = thermometer.kinetic.numbers, thermometer.configurational.numbers
         found |= {"readings": torch.tensor(readings, dtype=torch.float64)}
         found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}

@@ -130,7 +130,7 @@ def test_driven_temperature_is_a_triangle_wave():
     alphas = []
     for _ in range(24):
         alphas.append(tempering.alpha)
-        tempering.advance(1e9, 5.0)
+        tempering.end(1e9, 5.0)
     wave = [0.0, 0.5, 1.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -1.5, -1.0, -0.5]
     assert alphas == pytest.approx(wave * 2)
     paper = Tempering.paper(0.1, 10)

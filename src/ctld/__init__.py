@@ -8,7 +8,7 @@ the schedules, `chains` several runs side by side in one process, `ensembles` wh
 """
 
 from ctld import chains, diagnostics, ensembles, noise, schedules, tempering
-from ctld.checks import DriftError, NonFiniteError, TemperatureWarning
+from ctld.checks import DisagreementError, DriftError, NonFiniteError, TemperatureWarning
 from ctld.cycles import CycleLR
 from ctld.ensembles import SampleCollector, predict
 from ctld.optimizers import (
@@ -47,6 +47,7 @@ __all__ = [
     "AnnealSGD",
     "ConfiningWell",
     "CycleLR",
+    "DisagreementError",
     "DriftError",
     "GroupTemperatures",
     "Langevin",

@@ -12,8 +12,12 @@ class NonFiniteError(ValueError):
     """A loss or a gradient is NaN or infinite. Nothing was changed: catch this to skip the batch."""
 
 
-class DriftError(RuntimeError):
+class DisagreementError(RuntimeError):
     """Ranks that should be one run are not: another seed, step, temperature or α on some."""
+
+
+DriftError = DisagreementError
+"""What version 0.1 called it."""
 
 
 class TemperatureWarning(UserWarning):
@@ -31,7 +35,10 @@ def real(
     number = item() if item is not None and getattr(value, "ndim", 0) == 0 else value
     if isinstance(number, bool) or not isinstance(number, Real):
         raise TypeError(f"{name} = {value!r} is not a number; give {_range(at_least, above, below)}")
-    number = float(number)
+    try:
+        number = float(number)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the largest float; give {_range(at_least, above, below)}") from None
     if not (math.isfinite(number) and number >= at_least and number > above and number < below):
         raise ValueError(f"{name} = {number!r} is out of range; give {_range(at_least, above, below)}")
     return number
@@ -45,6 +52,13 @@ def integer(name: str, value: Any, *, at_least: int) -> int:
     if number < at_least:
         raise ValueError(f"{name} = {number} is out of range; give an int >= {at_least}")
     return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """`value`, if it is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} = {value!r} is neither True nor False; give one of them")
+    return value
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

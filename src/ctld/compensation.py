@@ -5,17 +5,19 @@ estimated from successive differences, ½(x_t − x_{t−1})², averaged over th
 would measure the sampler's own motion, and cool it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ctld.checks import integer, real
+
 MEMORY = 100
 
 
 def initial_state(momentum: Tensor) -> dict[str, Any]:
-    """Two buffers and a counter for one parameter."""
+    """Returns two buffers and a counter for one parameter."""
     return {
         "previous_gradient": torch.zeros_like(momentum),
         "gradient_variance": torch.zeros_like(momentum),
@@ -49,16 +51,53 @@ class LossVariance:
         self.seen = 0
 
     def update(self, loss: float) -> float:
-        """Take in the loss of a step; returns the variance as known now."""
+        """Takes in the loss of a step; returns the variance as known now."""
         if self.seen:
             self.value += (0.5 * (loss - self.previous) ** 2 - self.value) / min(self.seen, MEMORY)
         self.previous = loss
         self.seen += 1
         return self.value
 
+    def interrupt(self) -> None:
+        """The next loss does not follow on the last: no difference is to span the gap."""
+        self.seen = 0
+
+
+class NoiseCompensation:
+    """What of the noise of the minibatches is known besides its variance for each element; nothing, if it is off."""
+
+    def __init__(self, active: bool) -> None:
+        self.active = active
+        self.loss = LossVariance()
+        self.clamped = self.compensated = 0
+
+    @property
+    def clamped_share(self) -> float:
+        """Share of the noise variances that had to be clamped at zero; where one is, the run is too hot."""
+        return self.clamped / self.compensated if self.compensated else 0.0
+
+    def count(self, clamped: float, dimensions: int) -> None:
+        """Takes in how many of the variances of a step were clamped."""
+        self.clamped += round(clamped)
+        self.compensated += dimensions
+
+    def interrupt(self, states: Iterable[dict[str, Any]]) -> None:
+        """Exploration pauses: neither the next loss nor the next gradients follow on the last."""
+        if self.active:
+            self.loss.interrupt()
+            for state in states:
+                state["gradients_seen"] = 0
+
     def state_dict(self) -> dict[str, Any]:
-        return {"previous": self.previous, "value": self.value, "seen": self.seen}
+        counts = {"clamped": self.clamped, "compensated": self.compensated}
+        loss = self.loss
+        return counts | {"loss_previous": loss.previous, "loss_value": loss.value, "loss_seen": loss.seen}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.previous, self.value = float(state_dict["previous"]), float(state_dict["value"])
-        self.seen = int(state_dict["seen"])
+        clamped, compensated, seen = (
+            integer(name, state_dict[name], at_least=0) for name in ("clamped", "compensated", "loss_seen")
+        )
+        previous = real("loss_previous", state_dict["loss_previous"])
+        value = real("loss_value", state_dict["loss_value"], at_least=0)
+        self.clamped, self.compensated = clamped, compensated
+        self.loss.previous, self.loss.value, self.loss.seen = previous, value, seen

@@ -7,8 +7,7 @@ import torch
 
 import ctld
 import parallel_runs as jobs
-from ctld import DriftError, NonFiniteError
-from ctld.optimizers import drift
+from ctld import DriftError, NonFiniteError, ranks
 from worlds import in_world
 
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -84,8 +83,9 @@ def drifting(rank, size):
             elif name == "parameter":
                 next(iter(model.parameters())).data.add_(1e-6)
             else:
-                attribute = {"seed": "seed", "step": "_step_count", "temperature": "_temperature"}[name]
-                setattr(optimizer, attribute, getattr(optimizer, attribute) + 1)
+                holders = {"seed": (optimizer, "seed"), "step": (optimizer.clock, "steps")}
+                holder, attribute = (holders | {"temperature": (optimizer._posterior, "value")})[name]
+                setattr(holder, attribute, getattr(holder, attribute) + 1)
         found[name] = [advance(optimizer, model, step) for step in (3, 4)]
     # Options that differ, of sharded parameters: no copy could show it.
     others = {"lr": {"lr": 0.04}, "momentum": {"momentum": 0.5}, "noise": {"noise": "three_point"}}
@@ -102,7 +102,7 @@ def drifting(rank, size):
     optimizer = jobs.optimizer_for(model, "langevin")
     jobs.train(model, optimizer, range(2), rank, size)
     optimizer.seed += rank
-    said = [advance(optimizer, model, step) for step in range(2, drift.PERIOD + 1)]
+    said = [advance(optimizer, model, step) for step in range(2, ranks.PERIOD + 1)]
     found["langevin"] = [sum(map(bool, said)), said[-1]]
     optimizer = jobs.optimizer_for(model, "langevin")
     state = optimizer.state_dict()

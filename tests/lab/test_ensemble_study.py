@@ -144,7 +144,7 @@ def test_cycles_differ_in_the_temperature_alone():
     ratios = []
     for _ in range(explored):
         ratios.append(sweep.temperature_ratio)
-        sweep.advance(0.0, 0.0)
+        sweep.end(0.0, 0.0)
     assert constant["optimizer"]["tempering"]["ratio"] == pytest.approx(np.mean(ratios), rel=1e-3)
     top = int(np.argmax(ratios))  # once up and down
     assert (np.diff(ratios[: top + 1]) >= 0).all()

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR, LinearLR
 
 from ctld import CTLD, Tempering, noise
 from ctld.optimizers import StepRecord
+from ctld.tempering import TemperatureControl
 from targets import Classification, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20, "seed": 1}
@@ -546,7 +547,7 @@ class TestTorchMachinery:
         other = CTLD(Classification(dtype=torch.bfloat16).model.parameters(), **(OPTIONS | {"temperature": 0.3}))
         seen = []
         other.register_load_state_dict_post_hook(
-            lambda o: seen.append((o._step_count, {s["momentum_buffer"].dtype for s in o.state.values()}))
+            lambda o: seen.append((o.steps, {s["momentum_buffer"].dtype for s in o.state.values()}))
         )
         other.load_state_dict(state)
         assert seen == [(5, {torch.float32})]
@@ -667,15 +668,14 @@ class TestTemperature:
 
 class TestTemperingOfTheUsersOwn:
     def test_the_small_interface_is_enough(self):
-        class Fixed:
+        class Fixed(TemperatureControl):
             temperature_ratio = 2.0
 
             def __init__(self):
                 self.seen = []
 
-            def advance(self, hamiltonian, normal):
+            def end(self, hamiltonian, normal, hamiltonian_variance=0.0):
                 self.seen.append(hamiltonian)
-                return 0.0
 
             def state_dict(self):
                 return {"count": len(self.seen)}

@@ -12,8 +12,8 @@ from torch import nn
 from ctld import CTLD, RMSPreconditioner, TemperatureWarning, Tempering
 from ctld.diagnostics import batch_means_error
 from ctld.diagnostics.streaming import FEWEST, MOST, BatchMeans
-from ctld.optimizers.remedies import kinetic_share
-from ctld.optimizers.thermometers import GroupThermometer
+from ctld.thermometers import GroupThermometer
+from ctld.thermometers.advice import kinetic_share
 from targets import Classification, equal, saved, train
 
 N = 1000.0
@@ -166,19 +166,19 @@ class TestReadings:
         thermometer = GroupThermometer()
         for _ in range(1000):
             thermometer.read(1.0, 2.0)
-            thermometer.read_look(1.0, 1.0, 2.0)
+            thermometer.read_probe(1.0, 1.0, 2.0)
         for _ in range(1000):
             thermometer.read(3.0, 1.0)
             thermometer.read(9.0, 5.0)
-            thermometer.read_look(4.0, 5.0, 1.0)
+            thermometer.read_probe(4.0, 5.0, 1.0)
         found = thermometer.temperatures
         assert (found.kinetic.mean, found.configurational.mean, found.minibatch_heat.mean) == (3.0, 4.0, 5.0)
 
     def test_looks_do_not_keep_step_with_a_timetable(self):
         """10,000 steps have a look in every hundred, as often as α comes around."""
         optimizer, _ = sample(10_000, tempering=Tempering.driven(100), dimensions=200)
-        assert optimizer._thermometers.period == 100
-        starts = {-optimizer._thermometers.phase(step, optimizer.seed) for step in range(0, 10_000, 100)}
+        assert optimizer.thermometers.period == 100
+        starts = {-optimizer.thermometers.phase(step, optimizer.seed) for step in range(0, 10_000, 100)}
         assert len(starts) > 40
         assert 0 <= min(starts) <= max(starts) <= 97
 
@@ -189,14 +189,14 @@ class TestReadings:
         optimizer = CTLD([first, second], 1e-6, MOMENTUM, num_data=N, exploration_steps=steps, temperature=1e-6,
                          tempering=Tempering.constant(), seed=0)  # fmt: skip
         for step in range(steps):
-            phase = optimizer._thermometers.phase(step, optimizer.seed)
+            phase = optimizer.thermometers.phase(step, optimizer.seed)
             first.grad, second.grad = first.detach().clone(), second.detach().clone()
             if turn == "lost at the third" and phase == 2:
                 second.grad = None
             if turn == "in turns":
                 (first if step % 2 else second).grad = None
             optimizer.step(loss=0.0)
-        heat = optimizer._thermometers.of(0).heat
+        heat = optimizer.thermometers.of(0).heat
         assert heat.estimate() is None
         assert not heat.means
 
@@ -271,7 +271,7 @@ class TestAdvice:
         again = CTLD([parameter], LR, MOMENTUM, num_data=N, exploration_steps=6_000, temperature=1.0,
                      tempering=Tempering.driven(100), seed=0)  # fmt: skip
         again.load_state_dict(saved(optimizer.state_dict()))
-        assert again._warned_of_temperature  # and will not say it again
+        assert again.thermometers.warned  # and will not say it again
 
     def test_an_automatic_temperature_is_only_logged(self, caplog):
         generator = torch.Generator().manual_seed(0)

@@ -230,13 +230,12 @@ def test_a_nan_that_was_let_in_does_not_end_it():
     rms = RMSPreconditioner(every=1)
     optimizer = CTLD([parameter], LR, MOMENTUM, num_data=N, temperature=1.0, exploration_steps=100, seed=0,
                      tempering=Tempering.constant(), preconditioner=rms)  # fmt: skip
-    movers = None
     for step in range(60):
         parameter.grad = torch.randn(2, 50, generator=generator, dtype=torch.float64)
         if step == 5:
             parameter.grad[0, 0] = math.nan
-        (movers,) = optimizer._movers()
-        total, count = rms.observe(movers, [parameter.grad]).tolist()
+        (members,) = optimizer._active().groups
+        total, count = optimizer.mass.observe(members, decay=0.0, ascend=False).tolist()
         assert math.isfinite(total)
     assert count == 100
 

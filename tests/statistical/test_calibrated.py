@@ -11,6 +11,7 @@ from torch import nn
 
 from ctld import CTLD, Tempering, diagnostics
 from ctld.noise import ALPHA, INITIAL_MOMENTA, numbers, parameter_stream, scalar_normal
+from ctld.tempering import Exploration
 from ctld.tempering.means import WarmUp, _correlation_time
 from ctld_lab.workloads.double_well import DoubleWell
 from targets import Classification, equal, saved, train
@@ -71,7 +72,7 @@ def explore_many(dimensions, steps, *, integrator="baoab", kind=Calibrated, nois
     draw = draw or (lambda step: (generator.standard_normal((chains, dimensions)), generator.standard_normal(chains)))
     temperings = [kind(0.85, **options) for _ in range(chains)]
     for tempering in temperings:
-        tempering.plan(steps, euler=integrator == "euler")
+        tempering.prepare(Exploration(1.0, 0.0, steps, integrator=integrator))
     kick = math.sqrt(LR if integrator == "euler" else 2 * LR / (1 + MOMENTUM))
     lost = 2 * (1 - MOMENTUM) if integrator == "euler" else 1 - MOMENTUM**2
     well, rows = DoubleWell(dimensions), np.empty((3, chains, steps))
@@ -83,7 +84,7 @@ def explore_many(dimensions, steps, *, integrator="baoab", kind=Calibrated, nois
         rows[0, :, step], rows[2, :, step] = [tempering.alpha for tempering in temperings], theta[:, 0]
         seen = potential + noise * generator.standard_normal(chains) if noise else potential
         given = zip(temperings, seen.tolist(), normal.tolist(), strict=True)
-        moves = [tempering.advance(value, number) for tempering, value, number in given]
+        moves = [tempering.begin(value, number) for tempering, value, number in given]
         ratio, before, after = np.array(moves).T[:, :, None]
         heat = np.sqrt(lost * ratio) * epsilon
         if integrator == "euler":
@@ -186,14 +187,14 @@ def test_depth_that_fits_is_chosen_and_said(caplog):
     """Spec section 9: S = 1 − exp(−sqrt(2n/((k + 12)Γ)))."""
     steps = 20_000
     tempering = Tempering.calibrated()
-    tempering.plan(steps, euler=False)
+    tempering.prepare(Exploration(1.0, 0.0, steps, integrator="baoab"))
     series = (
         np.random.default_rng(0).standard_normal(4000) * 100.0 + 7000.0
     )  # white: half its variance is taken for noise
     with caplog.at_level(logging.INFO, "ctld"), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         for value in np.repeat(series, 4)[:4000]:
-            tempering.advance(float(value), 0.5)
+            tempering.begin(float(value), 0.5)
     seen = tempering._warm_up.result()
     friction = seen.variance * seen.correlation_time + 0.7 * seen.noise
     assert tempering.depth == pytest.approx(1 - math.exp(-math.sqrt(2 * 16_000 / (32 * friction))))
@@ -204,14 +205,14 @@ def test_depth_that_fits_is_chosen_and_said(caplog):
 def test_what_does_not_fit_is_said():
     tempering = Tempering.calibrated()
     with pytest.warns(UserWarning, match=r"pass in the warm-up of 4000.*Tempering\.driven"):
-        tempering.plan(3000, euler=False)
+        tempering.prepare(Exploration(1.0, 0.0, 3000, integrator="baoab"))
     tempering = Tempering.calibrated(0.85, warm_up=200)
-    tempering.plan(1000, euler=False)
+    tempering.prepare(Exploration(1.0, 0.0, 1000, integrator="baoab"))
     values = 1e6 + 1e4 * np.random.default_rng(0).standard_normal(200)
     for value in values[:-1]:
-        tempering.advance(float(value), 0.0)
+        tempering.begin(float(value), 0.0)
     with pytest.warns(UserWarning, match=r"does not fit into this exploration.*half-trips.*Tempering\.driven"):
-        tempering.advance(float(values[-1]), 0.0)
+        tempering.begin(float(values[-1]), 0.0)
 
 
 def test_correlation_time():
@@ -230,9 +231,9 @@ def test_a_state_of_another_warm_up_is_refused():
         Tempering.calibrated(0.5, warm_up=200).load_state_dict(state)
     shapes = [Tempering.calibrated(0.5, warm_up=200).state_dict()["warm_up"].shape]
     tempering = Tempering.calibrated(0.5, warm_up=200)
-    tempering.plan(10_000, euler=False)
+    tempering.prepare(Exploration(1.0, 0.0, 10_000, integrator="baoab"))
     for value in np.random.default_rng(0).standard_normal(250):
-        tempering.advance(float(value), 0.1)
+        tempering.begin(float(value), 0.1)
         shapes.append(tempering.state_dict()["warm_up"].shape)
     assert set(shapes) == {(208,)}  # torch.distributed.checkpoint loads into tensors that are there
 
@@ -254,10 +255,10 @@ def test_noise_that_is_nearly_all_does_not_pass_for_correlation():
 def test_cycles_are_planned_one_by_one(caplog):
     """α begins at 0 in each: trips have to fit into one; and the warm-up may take several."""
     tempering = Tempering.calibrated(warm_up=1000)
-    tempering.plan(600, euler=False, cycles=True)
+    tempering.prepare(Exploration(1.0, 0.0, 600, cycles=True, integrator="baoab"))
     with caplog.at_level(logging.INFO, "ctld"):
         for step, value in enumerate(np.random.default_rng(0).standard_normal(1000), 1):
-            tempering.advance(float(value), 0.1)
+            tempering.begin(float(value), 0.1)
             if step % 600 == 0:
                 tempering.restart()
     assert "in 600 steps" in caplog.text

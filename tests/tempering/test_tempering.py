@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from ctld import diagnostics
-from ctld.tempering import ConfiningWell, Metadynamics, TemperatureControl, TemperatureScaling, Tempering
+from ctld.tempering import (
+    Bias,
+    ConfiningWell,
+    Exploration,
+    Metadynamics,
+    Scaling,
+    TemperatureControl,
+    TemperatureScaling,
+    Tempering,
+    Well,
+)
 
 
 def test_paper_formulas():
@@ -32,35 +42,35 @@ def test_mean_temperature_ratio_is_the_integral():
 class TestMass:
     def test_automatic_mass_is_the_spec_formula(self):
         tempering = Tempering.paper(0.005, 2000)
-        tempering.prepare(step_size=0.005, normal=0.3)
+        tempering.prepare(Exploration(0.005, 0.3))
         hamiltonian = 2.3 * 5000 / 0.0032
-        tempering.advance(hamiltonian, 0.1)
+        tempering.end(hamiltonian, 0.1)
         assert tempering.mass == pytest.approx(0.005**2 * (1.5 * 0.85 / 1.1) * hamiltonian / 0.3, rel=1e-5)
-        tempering.advance(10 * hamiltonian, 0.1)
+        tempering.end(10 * hamiltonian, 0.1)
         assert tempering.mass == pytest.approx(0.005**2 * (1.5 * 0.85 / 1.1) * hamiltonian / 0.3, rel=1e-5)
 
     def test_automatic_mass_is_one_where_the_paper_was_stable(self):
         tempering = Tempering.paper(8e-4, 18_000)
-        tempering.prepare(step_size=8e-4, normal=0.3)
+        tempering.prepare(Exploration(8e-4, 0.3))
         # The largest H that moves α by 0.3 at most.
-        tempering.advance(0.3 / (6.4e-7 * 1.5 * 0.85 / 1.1) * 0.999, 0.1)
+        tempering.end(0.3 / (6.4e-7 * 1.5 * 0.85 / 1.1) * 0.999, 0.1)
         assert tempering.mass == 1.0
 
     def test_a_negative_potential_has_a_mass_too(self):
         tempering = Tempering.paper(0.1, 100)
-        tempering.prepare(step_size=0.1, normal=0.0)
-        tempering.advance(-1e6, 0.0)
+        tempering.prepare(Exploration(0.1, 0.0))
+        tempering.end(-1e6, 0.0)
         assert tempering.mass > 1000
 
     def test_well_and_bias_accelerate_every_mass_alike(self):
         moves = []
         for mass in (1.0, 50.0):
             tempering = Tempering.paper(0.1, 100, mass=mass)
-            tempering.prepare(step_size=0.1, normal=0.0)
+            tempering.prepare(Exploration(0.1, 0.0))
             tempering.alpha = 1.7
-            tempering.advance(0.0, 0.0)
+            tempering.end(0.0, 0.0)
             before = tempering.alpha
-            tempering.advance(0.0, 0.0)
+            tempering.end(0.0, 0.0)
             moves.append(tempering.alpha - before)
         assert moves == pytest.approx([-1.5, -1.5])
 
@@ -71,7 +81,7 @@ class TestOwnLaw:
     def test_free_diffusion(self):
         step_size, mass, steps = 0.1, 4.0, 40_000
         tempering = Tempering(step_size=step_size, mass=mass, alpha_momentum=0.0)
-        tempering.prepare(step_size=step_size, normal=0.0)
+        tempering.prepare(Exploration(step_size, 0.0))
         with pytest.warns(UserWarning, match="beyond ±1.5"):
             alpha = np.array([_advanced(tempering, 0.0, e) for e in np.random.default_rng(2).standard_normal(steps)])
         variance = np.var(np.diff(alpha))
@@ -86,7 +96,7 @@ class TestOwnLaw:
         step_size = 0.05
         bias = Metadynamics(height) if height else None
         tempering = Tempering(well=ConfiningWell(1.5, pull / step_size**2), bias=bias, step_size=step_size, mass=1.0)
-        tempering.prepare(step_size=step_size, normal=0.0)
+        tempering.prepare(Exploration(step_size, 0.0))
         alpha = [_advanced(tempering, 6.0, e) for e in np.random.default_rng(3).standard_normal(60_000)]
         return np.array(alpha[20_000:])
 
@@ -109,23 +119,23 @@ class TestOwnLaw:
 
 
 def _advanced(tempering, hamiltonian, normal):
-    tempering.advance(hamiltonian, normal)
+    tempering.end(hamiltonian, normal)
     return tempering.alpha
 
 
 class TestCompensation:
     def test_noise_variance_loses_what_the_potential_brings(self):
         tempering = Tempering(step_size=0.1, mass=1.0, alpha=0.95, alpha_momentum=0.0)
-        tempering.prepare(step_size=0.1, normal=0.0)
+        tempering.prepare(Exploration(0.1, 0.0))
         slope = 1.5 * 0.85 / 1.1
-        tempering.advance(0.0, 1.0, hamiltonian_variance=50.0)
+        tempering.end(0.0, 1.0, hamiltonian_variance=50.0)
         assert tempering.alpha_momentum == pytest.approx(math.sqrt(2 - (0.1 * slope) ** 2 * 50.0))
         assert tempering.steps_clamped == 0
 
     def test_clamped_and_counted(self):
         tempering = Tempering(step_size=0.1, mass=1.0, alpha=0.95, alpha_momentum=0.0)
-        tempering.prepare(step_size=0.1, normal=0.0)
-        tempering.advance(0.0, 1.0, hamiltonian_variance=1e6)
+        tempering.prepare(Exploration(0.1, 0.0))
+        tempering.end(0.0, 1.0, hamiltonian_variance=1e6)
         assert tempering.alpha_momentum == 0.0
         assert tempering.steps_clamped == 1
 
@@ -133,12 +143,12 @@ class TestCompensation:
 class TestPieces:
     def test_well_and_bias_may_be_left_out(self):
         tempering = Tempering(scaling=TemperatureScaling(depth=0.5))
-        tempering.prepare(step_size=0.1, normal=1.0)
+        tempering.prepare(Exploration(0.1, 1.0))
         assert (tempering.step_size, tempering.friction, tempering.alpha_momentum) == (0.1, 10.0, 1.0)
-        assert tempering.advance(3.0, 0.0) == 0.0
+        assert tempering.end(3.0, 0.0) == 0.0
 
     def test_pieces_of_the_users_own(self):
-        class Exponential:
+        class Exponential(Scaling):
             edge = 1.0
 
             def value(self, alpha):
@@ -147,11 +157,11 @@ class TestPieces:
             def derivative(self, alpha):
                 return -np.sign(alpha) * np.exp(-abs(alpha))
 
-        class Spring:
+        class Spring(Well):
             def force(self, alpha):
                 return torch.tensor(-3.0 * alpha)
 
-        class Forgetful:
+        class Forgetful(Bias):
             def deposit(self, alpha):
                 self.at = alpha
 
@@ -159,15 +169,15 @@ class TestPieces:
                 return np.float64(0.25)
 
         tempering = Tempering(scaling=Exponential(), well=Spring(), bias=Forgetful(), mass=2.0, alpha=0.5)
-        tempering.prepare(step_size=0.1, normal=0.0)
-        force = tempering.advance(4.0, 0.0)
+        tempering.prepare(Exploration(0.1, 0.0))
+        force = tempering.end(4.0, 0.0)
         assert force == pytest.approx(4.0 * math.exp(-0.5) + 2.0 * (-1.5 + 0.25))
         assert tempering.bias.at == 0.5
         assert isinstance(tempering, TemperatureControl)
         assert all(type(value) in (int, float) for value in tempering.state_dict().values())
 
     def test_pieces_without_an_edge_need_one(self):
-        class Flat:
+        class Flat(Scaling):
             def value(self, alpha):
                 return 1.0
 
@@ -180,13 +190,13 @@ class TestPieces:
 
     def test_serves_one_optimizer(self):
         tempering = Tempering()
-        tempering.prepare(step_size=0.1, normal=0.0)
+        tempering.prepare(Exploration(0.1, 0.0))
         with pytest.raises(ValueError, match="one Tempering for each optimizer"):
-            tempering.prepare(step_size=0.1, normal=0.0)
+            tempering.prepare(Exploration(0.1, 0.0))
 
-    def test_advance_before_prepare(self):
+    def test_end_before_prepare(self):
         with pytest.raises(ValueError, match="prepare"):
-            Tempering().advance(0.0, 0.0)
+            Tempering().end(0.0, 0.0)
 
     @pytest.mark.parametrize("option", ["step_size", "mass", "friction"])
     @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
@@ -199,21 +209,21 @@ class TestState:
     @staticmethod
     def running():
         tempering = Tempering.paper(0.05, 100)
-        tempering.prepare(step_size=0.05, normal=0.5)
+        tempering.prepare(Exploration(0.05, 0.5))
         return tempering
 
     def test_resumes_to_the_same_bits(self):
         normals = np.random.default_rng(4).standard_normal(200).tolist()
         whole, first = self.running(), self.running()
         for e in normals:
-            whole.advance(3.0, e)
+            whole.end(3.0, e)
         for e in normals[:77]:
-            first.advance(3.0, e)
+            first.end(3.0, e)
         second = Tempering.paper(0.05, 100)
-        second.prepare(step_size=0.9, normal=-3.0)
+        second.prepare(Exploration(0.9, -3.0))
         second.load_state_dict(copy.deepcopy(first.state_dict()))
         for e in normals[77:]:
-            second.advance(3.0, e)
+            second.end(3.0, e)
         left, right = whole.state_dict(), second.state_dict()
         assert torch.equal(left.pop("bias_values"), right.pop("bias_values"))
         assert left == right
@@ -223,7 +233,7 @@ class TestState:
 
         def build(edge):
             tempering = Tempering(scaling=TemperatureScaling(edge=edge), well=ConfiningWell(edge, 1.0))
-            tempering.prepare(step_size=0.05, normal=0.0)
+            tempering.prepare(Exploration(0.05, 0.0))
             return tempering
 
         loaded = build(3.0)
@@ -245,7 +255,7 @@ class TestState:
     )
     def test_refused_and_unchanged(self, build, message):
         tempering = build()
-        tempering.prepare(step_size=0.05, normal=0.0)
+        tempering.prepare(Exploration(0.05, 0.0))
         before = copy.deepcopy(vars(tempering))
         with pytest.raises(ValueError, match=message):
             tempering.load_state_dict(self.running().state_dict())
@@ -260,11 +270,11 @@ class TestState:
 
 def test_share_outside_is_counted_and_warned_of_once():
     tempering = Tempering(step_size=1.0, mass=1.0, alpha=5.0, alpha_momentum=0.0, friction=0.0)
-    tempering.prepare(step_size=1.0, normal=0.0)
+    tempering.prepare(Exploration(1.0, 0.0))
     for _ in range(99):
-        tempering.advance(0.0, 0.0)
+        tempering.end(0.0, 0.0)
     with pytest.warns(UserWarning, match=r"100% of 100 steps beyond ±1.5") as caught:
         for _ in range(50):
-            tempering.advance(0.0, 0.0)
+            tempering.end(0.0, 0.0)
     assert len(caught) == 1
     assert tempering.share_outside == 1.0

@@ -137,7 +137,7 @@ class SampleCollector:
             raise TypeError(
                 f"update goes by the cycles of CTLD, not of {type(optimizer).__name__}; call collect(step=...)"
             )
-        step = optimizer._step_count
+        step = optimizer.steps
         if optimizer.last is None or step == self._seen:
             return None  # no step was taken, or it was refused
         self._go_to(step)
@@ -158,7 +158,7 @@ class SampleCollector:
         `step` is how many were done, for an optimizer that does not count them itself.
         """
         if step is None:
-            step = getattr(self._optimizer, "_step_count", None)
+            step = getattr(self._optimizer, "steps", None)
         if step is None:
             raise ValueError(f"{type(self._optimizer).__name__} does not count its steps; give collect(step=...)")
         step = integer("step", step, at_least=0)
@@ -278,7 +278,7 @@ def _reading(optimizer: CTLD) -> Reading | None:
     if last is None or last.kinetic_temperature is None:
         return None
     return Reading(
-        step=optimizer._step_count,
+        step=optimizer.steps,
         alpha=last.alpha,
         temperature_ratio=last.temperature_ratio,
         kinetic_temperature=last.kinetic_temperature,

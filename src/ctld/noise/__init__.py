@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctld.kernels import native
 from ctld.noise.ars import ars
 from ctld.noise.gaussian import GROUP, gaussian, three_point
 from ctld.noise.philox import WORD, philox
+from ctld.stepping import native
 
 GENERATOR = "ars-7 (cpu) or philox4x32-10/box-muller/2"
 """Name and version of what `numbers` computes; stored with every optimizer state, so that a resumed run is the same."""
@@ -32,6 +32,11 @@ INITIAL_MOMENTA = 1
 MAX_SEED = 2**63 - 1
 
 _GROUPS_AT_A_TIME = 1 << 11  # keeps the intermediate words within the processor's caches
+
+
+def generator_on(device: torch.device) -> str:
+    """Returns the name of the generator that makes the noise there."""
+    return "ars-7" if device.type == "cpu" else "philox4x32-10"
 
 
 def parameter_stream(index: int) -> int:

@@ -1,12 +1,12 @@
 """One algorithm, one file; every one is a `torch.optim.Optimizer`. `OPTIMIZERS` is the table of them all."""
 
+from ctld.mass import RMSPreconditioner
 from ctld.optimizers.anneal_sgd import AnnealSGD
 from ctld.optimizers.csghmc import CSGHMC
 from ctld.optimizers.ctld import CTLD
 from ctld.optimizers.easgd import EAMSGD, EASGD
 from ctld.optimizers.from_torch import SGD, Adadelta, Adam, RMSprop
 from ctld.optimizers.langevin import Langevin
-from ctld.optimizers.preconditioner import RMSPreconditioner
 from ctld.optimizers.psgld import PSGLD
 from ctld.optimizers.record import StepRecord
 from ctld.optimizers.santa import Santa
@@ -15,7 +15,7 @@ from ctld.optimizers.sgld import SGLD
 from ctld.optimizers.sgnht import SGNHT
 from ctld.optimizers.simulated_annealing import SimulatedAnnealing
 from ctld.optimizers.table import OPTIMIZERS, Method, create
-from ctld.optimizers.thermometers import GroupTemperatures
+from ctld.thermometers import GroupTemperatures
 
 __all__ = [
     "CSGHMC",

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld import dynamics
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
-from ctld.schedules import annealed_variance
+from ctld.optimizers.base import Sampler
+from ctld.schedules import annealed_variance, described
+from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.sweep import Plan, Sweep
 
 
-class AnnealSGD(GroupwiseSampler):
+class AnnealSGD(Sampler):
     """SGD with momentum on gradients to which noise is added.
 
     Parameters
@@ -51,18 +51,14 @@ class AnnealSGD(GroupwiseSampler):
         super().__init__(params, defaults, noise=noise, seed=seed, process_group=process_group)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
-        deviation = math.sqrt(self.noise_variance(self._step_count))
-        movers.advance(
-            self._source() if deviation else None,
-            retain=float(group["momentum"]),
-            impulse=1.0,
-            deviation=deviation,
-            stride=-float(group["lr"]),
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-        )
+    def _plan(self, group: dict[str, Any]) -> Plan:
+        deviation = math.sqrt(self.noise_variance(self.steps))
+        sweep = Sweep(float(group["momentum"]), 1.0, -float(group["lr"]), deviation)
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"noise_variance": described(self.noise_variance)}
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        zeros = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        zeros = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         self.state[parameter] = {"momentum_buffer": zeros}

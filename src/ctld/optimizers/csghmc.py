@@ -43,15 +43,19 @@ class CSGHMC(SGHMC):
             raise ValueError(f"exploration_share = {exploration_share} is out of range; give a share from 0 to 1")
         self._factor = cosine_cycles(num_steps, num_cycles)
         self._position = cycle_position(num_steps, num_cycles)
+        self._options = {"num_steps": int(num_steps), "num_cycles": int(num_cycles)}
         super().__init__(params, lr, momentum, **options)
 
     @property
     def sampling(self) -> bool:
         """Whether the next step injects noise: collect samples while it does."""
-        return self._position(self._step_count) >= self.exploration_share
+        return self._position(self.steps) >= self.exploration_share
 
     def _learning_rate(self, group: dict[str, Any]) -> float:
-        return float(group["lr"]) * self._factor(self._step_count)
+        return float(group["lr"]) * self._factor(self.steps)
 
     def _temperature_now(self) -> float:
         return self.temperature if self.sampling else 0.0
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | self._options | {"exploration_share": self.exploration_share}

@@ -15,14 +15,15 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from ctld import dynamics
 from ctld.checks import integer, real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.optimizers.base import Sampler
+from ctld.ranks import Facts
 from ctld.sharding import distributed, sharded
+from ctld.stepping.active import Active
+from ctld.stepping.foreach import drift, momentum_dtype, total_gradients, wide_dtype
 
 
-class EASGD(GroupwiseSampler):
+class EASGD(Sampler):
     """Elastic averaging SGD.
 
     Parameters
@@ -65,15 +66,27 @@ class EASGD(GroupwiseSampler):
     @property
     def workers(self) -> int:
         """p."""
-        return torch.distributed.get_world_size(self._process_group) if distributed() else 1
+        return self.ranks.size
 
     def center(self) -> list[Tensor]:
         """x̃, one tensor for each parameter in the order of the groups: what to evaluate and to keep."""
         return [self.state[parameter]["center"].clone() for _, _, parameter in self._enumerate()]
 
-    def _before_step(self) -> None:
-        if self._step_count % self.period == 0:
+    def _move(self, active: Active) -> None:
+        if self.steps % self.period == 0:
             self._exchange()
+        for group, members in zip(self.param_groups, active.groups, strict=True):
+            if not members.parameters:
+                continue
+            parameters, momentum = members.parameters, float(group["momentum"])
+            options: dict[str, Any] = {"decay": float(group["weight_decay"]), "ascend": group["maximize"]}
+            gradients = total_gradients(parameters, members.gradients, **options)
+            if momentum:
+                buffers = [self.state[parameter]["momentum_buffer"] for parameter in members.owners]
+                torch._foreach_mul_(buffers, momentum)
+                torch._foreach_add_(buffers, gradients)
+                gradients = list(torch._foreach_add(gradients, buffers, alpha=momentum))
+            drift(parameters, gradients, step=-float(group["lr"]))
 
     def _exchange(self) -> None:
         """The springs: one all-reduce for all parameters."""
@@ -84,24 +97,20 @@ class EASGD(GroupwiseSampler):
         moves = [
             (p.to(c.dtype) - c).mul_(pull if p.requires_grad else 0.0) for p, c in zip(parameters, centers, strict=True)
         ]
-        flat = torch.cat([move.reshape(-1).to(dynamics.wide_dtype(self._device())) for move in moves])
+        flat = torch.cat([move.reshape(-1).to(wide_dtype(self._device())) for move in moves])
         if distributed():
-            torch.distributed.all_reduce(flat, group=self._process_group)  # may fail: nothing has moved yet
+            torch.distributed.all_reduce(flat, group=self.ranks.group)  # may fail: nothing has moved yet
         for parameter, move in zip(parameters, moves, strict=True):
             parameter.sub_(move)
         sizes = [move.numel() for move in moves]
         for center, total in zip(centers, torch.split(flat, sizes), strict=True):
             center.add_(total.view(center.shape))
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
-        momentum, lr = float(group["momentum"]), float(group["lr"])
-        parameters = movers.parameters
-        gradients = self._gradients(group, movers)
-        if momentum:
-            buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-            dynamics.kick(buffers, gradients, retain=momentum, impulse=1.0)
-            gradients = list(torch._foreach_add(gradients, buffers, alpha=momentum))
-        dynamics.drift(parameters, gradients, step=-lr)
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"period": self.period, "elasticity": self.elasticity}
+
+    def _facts(self, *, first: bool = False) -> Facts:
+        return super()._facts()  # the workers' parameters are meant to differ
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         if sharded(parameter):
@@ -111,9 +120,9 @@ class EASGD(GroupwiseSampler):
             )
         # Contiguous, since a broadcast sends memory as it lies, and ranks may have other layouts.
         layout = torch.contiguous_format
-        center = parameter.detach().to(dynamics.momentum_dtype(parameter), copy=True, memory_format=layout)
+        center = parameter.detach().to(momentum_dtype(parameter), copy=True, memory_format=layout)
         if distributed():
-            torch.distributed.broadcast(center, group_src=0, group=self._process_group)
+            torch.distributed.broadcast(center, group_src=0, group=self.ranks.group)
         self.state[parameter] = {"momentum_buffer": torch.zeros_like(center), "center": center}
 
 

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld import dynamics
-from ctld.checks import real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.optimizers.base import TemperedSampler
+from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.sweep import Plan, Sweep
 
 
-class Langevin(GroupwiseSampler):
+class Langevin(TemperedSampler):
     """Langevin dynamics with SGD's learning rate and momentum.
 
     Parameters
@@ -51,26 +50,20 @@ class Langevin(GroupwiseSampler):
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
-        self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
+        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
+    def _plan(self, group: dict[str, Any]) -> Plan:
         lr, momentum = float(group["lr"]), float(group["momentum"])
         if lr == 0:
-            return  # neither θ nor r changes
-        movers.advance(
-            self._source(),
-            retain=momentum,
-            impulse=-math.sqrt(lr),
-            deviation=math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data),
-            stride=math.sqrt(lr),
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-        )
+            return Plan(())  # neither θ nor r changes
+        deviation = math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data)
+        sweep = Sweep(retain=momentum, impulse=-math.sqrt(lr), stride=math.sqrt(lr), deviation=deviation)
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
-        self._heat(u, index, deviation=math.sqrt(self.temperature / self.num_data))
+        u = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        self._draw_momentum(u, index, deviation=math.sqrt(self.temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": u}

@@ -12,17 +12,25 @@ from ctld.sharding import local
 
 
 def check_parameters(groups: list[dict[str, Any]]) -> None:
-    """Refuse integer and complex parameters, and parameters that share memory."""
+    """Refuses integer, complex and repeated parameters, those that share memory, and those that have none."""
     parameters: list[Tensor] = list(chain.from_iterable(group["params"] for group in groups))
     for parameter in parameters:
+        if parameter.is_meta:
+            raise ValueError(
+                f"a parameter of shape {tuple(parameter.shape)} is on the meta device and has no values; materialize the "
+                "model (model.to_empty, then initialize it) before building the optimizer"
+            )
         if not parameter.is_floating_point():
             raise ValueError(
                 f"a parameter has dtype {parameter.dtype}; only real floating-point parameters can be trained: leave it "
                 "out, or give torch.view_as_real of a complex one"
             )
+    twice = len(parameters) - len(set(parameters))
+    if twice:
+        raise ValueError(f"{twice} parameters are given more than once, and would get noise as often; give each once")
     # Two views of one memory would each get noise, and the sum would have neither's temperature.
     by_storage: dict[int, list[Tensor]] = {}
-    for parameter in map(local, dict.fromkeys(parameters)):
+    for parameter in map(local, parameters):
         if parameter.numel() and parameter.layout == torch.strided:
             by_storage.setdefault(parameter.untyped_storage().data_ptr(), []).append(parameter)
     for address, views in by_storage.items():

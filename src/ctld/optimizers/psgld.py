@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld import dynamics
-from ctld.checks import real
-from ctld.movers import Movers
+from ctld.checks import flag, real
 from ctld.optimizers.sgld import SGLD
+from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.sweep import PsgldPlan
 
 
 class PSGLD(SGLD):
@@ -44,26 +44,17 @@ class PSGLD(SGLD):
         defaults = {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
         super().__init__(params, lr, _defaults=defaults, **options)
 
-    def _precondition(self, group: dict[str, Any], movers: Movers) -> None:
-        squares = [state["square_average"] for state in movers.states]
-        if group["adapt"]:
-            gradients = self._gradients(group, movers)
-            torch._foreach_mul_(squares, group["smoothing"])
-            torch._foreach_addcmul_(squares, gradients, gradients, 1.0 - group["smoothing"])
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_add_(scales, group["epsilon"])
-        torch._foreach_reciprocal_(scales)
-        movers.scale(list(scales))
-
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
-        super()._update(group, movers)
-        self._known_movers.clear()  # they would keep the scales, as large as the parameters, until the next step
+    def _plan(self, group: dict[str, Any]) -> PsgldPlan:
+        lr, deviation = self._lr_and_deviation(group)
+        options = {"decay": float(group["weight_decay"]), "ascend": group["maximize"], "adapt": group["adapt"]}
+        return PsgldPlan(lr, deviation, group["smoothing"], group["epsilon"], **options)
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         real("smoothing", group["smoothing"], at_least=0, below=1)
         real("epsilon", group["epsilon"], above=0)
+        flag("adapt", group["adapt"])
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        zeros = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        zeros = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         self.state[parameter] = {"square_average": zeros}

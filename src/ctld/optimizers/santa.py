@@ -23,14 +23,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ctld import dynamics
-from ctld.checks import integer, real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
-from ctld.schedules import Schedule, polynomial_growth, schedule
+from ctld.checks import flag, real
+from ctld.clock import Clock
+from ctld.optimizers.base import Sampler
+from ctld.schedules import Schedule, described, polynomial_growth, schedule
+from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.sweep import AnyPlan, Plan, SantaPlan
 
 
-class Santa(GroupwiseSampler):
+class Santa(Sampler):
     """Adaptive momentum with thermostats, annealed, then refined.
 
     Parameters
@@ -79,79 +80,68 @@ class Santa(GroupwiseSampler):
             raise ValueError(f'integrator = {integrator!r} is unknown; give "sss" or "euler"')
         if noise_variance not in ("sde", "print"):
             raise ValueError(f'noise_variance = {noise_variance!r} is unknown; give "sde" or "print"')
-        self.exploration_steps = integer("exploration_steps", exploration_steps, at_least=0)
+        clock = Clock(exploration_steps)
         self.integrator, self.noise_variance = integrator, noise_variance
         self.inverse_temperature = schedule("inverse_temperature", inverse_temperature or polynomial_growth(1.0, 0.5))
         self.friction = real("friction", friction, at_least=0)
         defaults = {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         defaults |= {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group, "clock": clock}
+        super().__init__(params, defaults, num_data=num_data, **options)
         self._start(self.param_groups)
+
+    @property
+    def exploration_steps(self) -> int:
+        """Steps before refinement."""
+        return self.clock.exploration_steps
 
     @property
     def exploring(self) -> bool:
         """Whether the next step injects noise."""
-        return self._step_count < self.exploration_steps
+        return self.clock.exploring
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
+    def _plan(self, group: dict[str, Any]) -> AnyPlan:
         lr = float(group["lr"])
         if lr == 0:
-            return  # a velocity in θ's units would coast on
-        heat = (
-            lr / self.num_data / real("inverse_temperature(step)", self.inverse_temperature(self._step_count), above=0)
-        )  # η/β: what u² should be
-        source = self._source()
-        step = self._symmetric_step if self.integrator == "sss" else self._euler_step
-        rows = (movers.parameters, movers.states, movers.streams, movers.blocks, self._gradients(group, movers))
-        for parameter, state, stream, block, gradient in zip(*rows, strict=True):
-            scale, noise_scale = self._scales(group, state, gradient)
-            impulse = gradient.mul(scale).mul_(-lr)
-            if self.exploring:
-                power = 0.5 if self.noise_variance == "sde" else 0.0
-                variance = noise_scale.mul_(2.0 * heat * (lr / self.num_data) ** power)
-                dynamics.thermostat(impulse, source.like(impulse, stream, block), deviation=variance.sqrt_())
-            step(state["momentum_buffer"], state["thermostat"], impulse, heat)
-            parameter.addcmul_(scale.to(parameter.dtype), state["momentum_buffer"].to(parameter.dtype))
-
-    def _euler_step(self, u: Tensor, xi: Tensor, impulse: Tensor, heat: float) -> None:
-        if self.exploring:
-            xi.add_(u.square()).sub_(heat)
-        u.mul_(1.0 - xi).add_(impulse)
-
-    def _symmetric_step(self, u: Tensor, xi: Tensor, impulse: Tensor, heat: float) -> None:
-        if self.exploring:
-            xi.add_(u.square(), alpha=0.5).sub_(0.5 * heat)
-        decay = torch.exp(-0.5 * xi)
-        u.mul_(decay).add_(impulse).mul_(decay)
-        if self.exploring:
-            xi.add_(u.square(), alpha=0.5).sub_(0.5 * heat)
-
-    def _scales(self, group: dict[str, Any], state: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """g of this step and of the one before; at the first step, which has none before, twice the same."""
-        square = state["square_average"]
-        before = None if state["steps"] == 0 else _scale(square, group["epsilon"])
-        if group["adapt"]:
-            square.lerp_(gradient.square(), 1.0 - group["smoothing"])
-        state["steps"] += 1
-        scale = _scale(square, group["epsilon"])
-        return scale, scale.clone() if before is None else before
+            return Plan(())  # a velocity in θ's units would coast on
+        beta = real("inverse_temperature(step)", self.inverse_temperature(self.steps), above=0)
+        target = lr / self.num_data / beta  # η/β: what u² should be
+        power = 0.5 if self.noise_variance == "sde" else 0.0
+        return SantaPlan(
+            lr,
+            target,
+            2.0 * target * (lr / self.num_data) ** power,
+            group["smoothing"],
+            group["epsilon"],
+            symmetric=self.integrator == "sss",
+            exploring=self.exploring,
+            adapt=group["adapt"],
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+        )
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)
         real("smoothing", group["smoothing"], at_least=0, below=1)
         real("epsilon", group["epsilon"], above=0)
+        flag("adapt", group["adapt"])
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {
+            "exploration_steps": self.exploration_steps,
+            "integrator": self.integrator,
+            "noise_variance": self.noise_variance,
+            "friction": self.friction,
+            "inverse_temperature": described(self.inverse_temperature),
+        }
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        u = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        u = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         root = math.sqrt(float(group["lr"]) / self.num_data)
-        self._heat(u, index, deviation=root)
+        self._draw_momentum(u, index, deviation=root)
         self.state[parameter] = {
             "momentum_buffer": u,
             "thermostat": torch.full_like(u, root * self.friction),
             "square_average": torch.zeros_like(u),
             "steps": 0,
         }
-
-
-def _scale(square: Tensor, epsilon: float) -> Tensor:
-    return square.sqrt().add_(epsilon).rsqrt_()

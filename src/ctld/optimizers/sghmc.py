@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld import dynamics
 from ctld.checks import real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.optimizers.base import TemperedSampler
+from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.sweep import Plan, Sweep
 
 
-class SGHMC(GroupwiseSampler):
+class SGHMC(TemperedSampler):
     """SGD with momentum, plus the noise that its friction calls for.
 
     Parameters
@@ -54,26 +54,19 @@ class SGHMC(GroupwiseSampler):
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
-        self.temperature = real("temperature", temperature, at_least=0)
         self.noise_estimate = real("noise_estimate", noise_estimate, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
+        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
+    def _plan(self, group: dict[str, Any]) -> Plan:
         lr, momentum = self._learning_rate(group), float(group["momentum"])
         if lr == 0:
-            return  # a velocity in θ's units would coast on
+            return Plan(())  # a velocity in θ's units would coast on
         variance = 2.0 * ((1.0 - momentum) * self._temperature_now() - self.noise_estimate) * lr / self.num_data
-        movers.advance(
-            self._source() if variance > 0 else None,
-            retain=momentum,
-            impulse=-lr,
-            deviation=math.sqrt(max(variance, 0.0)),
-            stride=1.0,
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-        )
+        sweep = Sweep(retain=momentum, impulse=-lr, stride=1.0, deviation=math.sqrt(max(variance, 0.0)))
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
 
     def _learning_rate(self, group: dict[str, Any]) -> float:
         return float(group["lr"])
@@ -90,8 +83,11 @@ class SGHMC(GroupwiseSampler):
                 "less noise to inject than the gradients bring; lower lr, or the momentum"
             )
 
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"noise_estimate": self.noise_estimate}
+
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
-        self._heat(velocity, index, deviation=deviation)
+        self._draw_momentum(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

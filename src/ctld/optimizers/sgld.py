@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ctld import schedules
 from ctld.checks import real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.optimizers.base import TemperedSampler
 from ctld.schedules import Schedule, constant
+from ctld.stepping.sweep import AnyPlan, Plan, Sweep
 
 
-class SGLD(GroupwiseSampler):
+class SGLD(TemperedSampler):
     """Stochastic gradient Langevin dynamics: SGD without momentum, plus noise.
 
     Parameters
@@ -54,31 +54,26 @@ class SGLD(GroupwiseSampler):
         process_group: torch.distributed.ProcessGroup | None = None,
         _defaults: dict[str, Any] | None = None,
     ) -> None:
-        self.temperature = real("temperature", temperature, at_least=0)
         self.schedule = constant() if schedule is None else schedules.schedule("schedule", schedule)
         defaults = (_defaults or {}) | {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
+        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
-        lr = float(group["lr"]) * real("schedule(step)", self.schedule(self._step_count), at_least=0)
-        deviation = math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
-        self._precondition(group, movers)
-        movers.advance(
-            self._source(),
-            retain=0.0,
-            impulse=-lr,
-            deviation=deviation,
-            stride=1.0,
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-        )
+    def _plan(self, group: dict[str, Any]) -> AnyPlan:
+        lr, deviation = self._lr_and_deviation(group)
+        sweep = Sweep(retain=0.0, impulse=-lr, stride=1.0, deviation=deviation)
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
 
-    def _precondition(self, group: dict[str, Any], movers: Movers) -> None:
-        """Give each element a factor on its learning rate; pSGLD does."""
+    def _lr_and_deviation(self, group: dict[str, Any]) -> tuple[float, float]:
+        lr = float(group["lr"]) * real("schedule(step)", self.schedule(self.steps), at_least=0)
+        return lr, math.sqrt(2.0 * lr * self._temperature_now() / self.num_data)
 
     def _temperature_now(self) -> float:
         return self.temperature
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"schedule": schedules.described(self.schedule)}
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         # Nothing to remember; an empty entry keeps checkpointers from making a step of their own.

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld import dynamics
-from ctld.checks import real
-from ctld.movers import Movers
-from ctld.optimizers.sampler import GroupwiseSampler
+from ctld.optimizers.base import TemperedSampler
+from ctld.stepping import engine
+from ctld.stepping.active import Active
+from ctld.stepping.foreach import momentum_dtype, wide_dtype
+from ctld.stepping.sweep import Plan, Sweep
 
 
-class SGNHT(GroupwiseSampler):
+class SGNHT(TemperedSampler):
     """SGHMC with a thermostat; `group["thermostat"]` holds ξ, a tensor on the device.
 
     Parameters
@@ -55,37 +56,34 @@ class SGNHT(GroupwiseSampler):
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
     ) -> None:
-        self.temperature = real("temperature", temperature, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
-        super().__init__(params, defaults, num_data=num_data, noise=noise, seed=seed, process_group=process_group)
+        options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
+        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
         self._start(self.param_groups)
 
-    def _update(self, group: dict[str, Any], movers: Movers) -> None:
+    def _plan(self, group: dict[str, Any]) -> Plan:
         lr = float(group["lr"])
         if lr == 0:
-            return  # a velocity in θ's units would coast on
-        eta = lr / self.num_data
-        sums: Any = movers.advance(
-            self._source(),
-            retain=1.0 - float(group["thermostat"]),
-            impulse=-lr,
-            deviation=math.sqrt(2.0 * (1.0 - float(group["momentum"])) * self.temperature * eta),
-            stride=1.0,
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-            measure=True,
-        )
-        (total,) = self._over_shards([sums])
-        if movers.numel:
-            # A new tensor each time: a state dict that was taken before keeps its own.
-            group["thermostat"] = group["thermostat"] + total[1] / movers.numel - eta * self.temperature
+            return Plan(())  # a velocity in θ's units would coast on
+        deviation = math.sqrt(2.0 * (1.0 - float(group["momentum"])) * self.temperature * (lr / self.num_data))
+        sweep = Sweep(retain=1.0 - float(group["thermostat"]), impulse=-lr, stride=1.0, deviation=deviation)
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"], measure=True)
+
+    def _move(self, active: Active) -> None:
+        sums: Any = engine.run(active, [self._plan(group) for group in self.param_groups], self._noise())
+        rows = zip(self.param_groups, active.groups, self._over_shards(sums), strict=True)
+        for group, members, total in rows:
+            if members.numel and float(group["lr"]) > 0:
+                excess = total[1] / members.numel - float(group["lr"]) / self.num_data * self.temperature
+                # A new tensor each time: a state dict that was taken before keeps its own.
+                group["thermostat"] = group["thermostat"] + excess
 
     def _start_group(self, group: dict[str, Any]) -> None:
         start = 1.0 - float(group["momentum"])
-        group["thermostat"] = torch.tensor(start, dtype=dynamics.wide_dtype(self._device()), device=self._device())
+        group["thermostat"] = torch.tensor(start, dtype=wide_dtype(self._device()), device=self._device())
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        velocity = torch.zeros_like(parameter, dtype=dynamics.momentum_dtype(parameter), requires_grad=False)
+        velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
-        self._heat(velocity, index, deviation=deviation)
+        self._draw_momentum(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ctld.checks import real
 from ctld.optimizers.sgld import SGLD
-from ctld.schedules import Schedule, logarithmic_cooling, polynomial_cooling
+from ctld.schedules import Schedule, described, logarithmic_cooling, polynomial_cooling
 
 
 class SimulatedAnnealing(SGLD):
@@ -44,5 +44,8 @@ class SimulatedAnnealing(SGLD):
         super().__init__(params, lr, temperature=temperature, **options)
 
     def _temperature_now(self) -> float:
-        cooled = real("cooling(step)", self.cooling(self._step_count), at_least=0)
+        cooled = real("cooling(step)", self.cooling(self.steps), at_least=0)
         return cooled * (self.temperature if self._scaled else 1.0)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"cooling": described(self.cooling)}

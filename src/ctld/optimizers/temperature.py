@@ -18,10 +18,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld.checks import warn_user
-from ctld.dynamics import rounding
+from ctld.checks import real, warn_user
+from ctld.stepping.foreach import rounding
 
 _log = logging.getLogger("ctld")
+
+
+class Temperature:
+    """T of the posterior: a number that was given, or one that is chosen when there is a group to go by."""
+
+    def __init__(self, value: float | str) -> None:
+        if isinstance(value, str) and value != "auto":
+            raise ValueError(f'temperature = {value!r} is unknown; give "auto" or a number >= 0')
+        self.automatic = value == "auto"
+        self.known = not self.automatic
+        self.value = 0.0 if self.automatic else real("temperature", value, at_least=0)
+
+    def choose(self, value: float) -> None:
+        """Takes over the number that "auto" stands for."""
+        self.value, self.known = value, True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"temperature": self.value if self.known else math.nan}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        value = state_dict["temperature"]
+        known = not (isinstance(value, float) and math.isnan(value) and self.automatic)
+        self.value, self.known = real("temperature", value, at_least=0) if known else 0.0, known
 
 
 def automatic_temperature(

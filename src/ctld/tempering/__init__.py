@@ -1,9 +1,11 @@
 """The tempering variable α: its temperature scaling g, its confining well φ, its bias V_b, and what assembles them."""
 
 from ctld.tempering.bias import Metadynamics
-from ctld.tempering.calibrated import CalibratedTempering, Move
+from ctld.tempering.calibrated import CalibratedTempering
+from ctld.tempering.control import Exploration, Leg, TemperatureControl, checked_control
+from ctld.tempering.paper import Tempering
+from ctld.tempering.pieces import Bias, Scaling, Well
 from ctld.tempering.scaling import TemperatureScaling
-from ctld.tempering.tempering import Bias, Scaling, TemperatureControl, Tempering, Well, checked_control
 from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
 
@@ -11,8 +13,9 @@ __all__ = [
     "Bias",
     "CalibratedTempering",
     "ConfiningWell",
+    "Exploration",
+    "Leg",
     "Metadynamics",
-    "Move",
     "Scaling",
     "SharedMetadynamics",
     "TemperatureControl",

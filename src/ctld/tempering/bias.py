@@ -9,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 
 from ctld.checks import integer, real
-from ctld.kernels import native
+from ctld.stepping import native
+from ctld.tempering.pieces import Bias
 
 # A hill is 3e-17 of its height at this many widths: beyond, adding it would not change a float64.
 _REACH = 8.8
 
 
-class Metadynamics:
+class Metadynamics(Bias):
     """A sum of Gaussian hills, one deposited at each visited α, kept on a grid.
 
         V_b(α) ← V_b(α) + w exp(−(α − α_t)²/(2σ²)) on the num_bins + 1 nodes of [−edge, edge]
@@ -38,10 +39,15 @@ class Metadynamics:
         self.height = real("height", height, at_least=0)
         self.width = real("width", width, above=0)
         self.num_bins = integer("num_bins", num_bins, at_least=1)
-        self.edge = real("edge", edge, above=0)
+        self.edge: float = real("edge", edge, above=0)
         # A hill is deposited at every step, for which numpy's arrays are slow to begin with.
         self._nodes = array("d", np.linspace(-self.edge, self.edge, self.num_bins + 1))
         self._values = array("d", bytes(8 * (self.num_bins + 1)))
+
+    @property
+    def grid(self) -> "tuple[array[float], array[float]]":
+        """V_b and α at the nodes, in memory: a kernel adds hills there."""
+        return self._values, self._nodes
 
     @property
     def nodes(self) -> NDArray[np.float64]:

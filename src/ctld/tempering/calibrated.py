@@ -21,12 +21,13 @@ depth = 1 − exp(−sqrt(2n/((k + 12)Γ))): `depth="auto"`.
 
 import logging
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from ctld.checks import integer, real, warn_user
+from ctld.tempering.control import Exploration, Leg, TemperatureControl
 from ctld.tempering.means import BinnedMeans, WarmUp
 
 _log = logging.getLogger("ctld")
@@ -41,21 +42,12 @@ _LEAST_MASS = 400.0
 _SHALLOW = 0.05  # a temperature that rises by less is no tempering
 
 
-class Move(NamedTuple):
-    """What the parameters have to know of a step of α."""
-
-    ratio: float
-    """1/g in the middle of the step, where momenta are refreshed."""
-    before: float
-    """Factor on the momenta for the first half of α's move."""
-    after: float
-    """And for the second."""
-
-
-class CalibratedTempering:
+class CalibratedTempering(TemperatureControl):
     """α moves by itself, and the law is right; see `Tempering.calibrated`."""
 
-    tempers_potential = True
+    needs_potential = True
+    alpha: float
+    alpha_momentum: float
 
     def __init__(
         self,
@@ -71,7 +63,7 @@ class CalibratedTempering:
         self.depth = None if depth == "auto" else real("depth", depth, above=0, below=1)
         self.warm_up_steps = integer("warm_up", warm_up, at_least=100)
         self.num_bins = integer("num_bins", num_bins, at_least=3)
-        self.alpha = self.momentum = 0.0
+        self.alpha = self.alpha_momentum = 0.0
         self.mass = math.nan
         self.steps = self.steps_clamped = self.half_trips = 0
         self._side = 0  # which end of |α| was visited last: 0 the plateau, 1 the edge
@@ -116,29 +108,33 @@ class CalibratedTempering:
 
     # ---- a step ----
 
-    def prepare(self, *, step_size: float, normal: float) -> None:
-        """An optimizer calls this once, when it takes the tempering. Neither number matters: α has its own clock."""
+    def prepare(self, exploration: Exploration) -> None:
+        """Hear how long there is. Neither η nor the number drawn matters: α has its own clock."""
         if self._taken:
             raise ValueError("this tempering serves an optimizer already; build one for each optimizer")
+        if exploration.noise_compensation:
+            raise TypeError(
+                "noise_compensation does not go with Tempering.calibrated(), which measures the noise of the potential "
+                "itself; leave one of them out"
+            )
         self._taken = True
-
-    def plan(self, exploration_steps: int, *, euler: bool, cycles: bool = False) -> None:
-        """How long there is, of a cycle if there are cycles, and by which integrator; said before the first step."""
-        self._exploration_steps, self._euler, self._cycles = exploration_steps, euler, cycles
-        if exploration_steps <= self.warm_up_steps and not cycles:
+        self._exploration_steps, self._cycles = exploration.steps, exploration.cycles
+        self._euler = exploration.integrator == "euler"
+        if exploration.steps <= self.warm_up_steps and not exploration.cycles:
             warn_user(
-                f"all {exploration_steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
+                f"all {exploration.steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
                 f"stays at T. Give more exploration_steps, Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
             )
 
-    def advance(self, potential: float, normal: float) -> Move:
-        """One step of α, from U/T at the present parameters and one standard normal number."""
+    def begin(self, potential: float | None, normal: float) -> Leg:
+        """Move α by one step, from U/T at the present parameters and one standard normal number."""
+        assert potential is not None, "it is asked for, by needs_potential"
         self.steps += 1
         if self.steps <= self.warm_up_steps:
             self._warm_up.observe(potential)
             if self.steps == self.warm_up_steps:
                 self._calibrate(normal)
-            return Move(1.0, 1.0, 1.0)
+            return Leg()
         assert self._means is not None
         slope = self._derivative(self.alpha)
         noise = self._warm_up.observe_noise(potential)
@@ -146,18 +142,18 @@ class CalibratedTempering:
         variance, keep = self._injected(slope, noise)
         begin = self.scaling(self.alpha)
         if self._euler:
-            self.momentum = keep * self.momentum + force + math.sqrt(variance) * normal
-            self._drift(self.momentum / self.mass)
+            self.alpha_momentum = keep * self.alpha_momentum + force + math.sqrt(variance) * normal
+            self._drift(self.alpha_momentum / self.mass)
             middle = begin
         else:
-            self.momentum += force
-            self._drift(0.5 * self.momentum / self.mass)
+            self.alpha_momentum += force
+            self._drift(0.5 * self.alpha_momentum / self.mass)
             middle = self.scaling(self.alpha)
-            self.momentum = keep * self.momentum + math.sqrt(variance) * normal
-            self._drift(0.5 * self.momentum / self.mass)
+            self.alpha_momentum = keep * self.alpha_momentum + math.sqrt(variance) * normal
+            self._drift(0.5 * self.alpha_momentum / self.mass)
         self._count()
         end = self.scaling(self.alpha)
-        return Move(1.0 / middle, math.sqrt(begin / middle), math.sqrt(middle / end))
+        return Leg(1.0 / middle, math.sqrt(begin / middle), math.sqrt(middle / end))
 
     def _injected(self, slope: float, noise: float) -> tuple[float, float]:
         """Variance of the noise on p, less what minibatches bring in; and the factor on p."""
@@ -173,7 +169,7 @@ class CalibratedTempering:
         alpha = self.alpha + move
         while abs(alpha) > self.edge:
             alpha = math.copysign(2.0 * self.edge, alpha) - alpha
-            self.momentum = -self.momentum
+            self.alpha_momentum = -self.alpha_momentum
         self.alpha = alpha
 
     def _count(self) -> None:
@@ -197,7 +193,7 @@ class CalibratedTempering:
         self.mass = max(seen.variance * (steepest / _LARGEST_KICK) ** 2, _LEAST_MASS)
         if seen.noise:
             self.mass = max(self.mass, 1.2 * steepest**2 * seen.noise * (1 + _FORGETTING) / (4 * (1 - _FORGETTING)))
-        self.momentum = math.sqrt(self.mass) * normal
+        self.alpha_momentum = math.sqrt(self.mass) * normal
         self._means = BinnedMeans(self, seen)
         length = -math.log1p(-self.depth)
         trips = left / (0.5 * friction * length**2)
@@ -225,7 +221,7 @@ class CalibratedTempering:
         means = self._means
         return {
             "alpha": self.alpha,
-            "momentum": self.momentum,
+            "momentum": self.alpha_momentum,
             "mass": self.mass,
             "depth": math.nan if self.depth is None else self.depth,
             "steps": self.steps,
@@ -255,7 +251,7 @@ class CalibratedTempering:
                 )
         numbers = state_dict["warm_up"].tolist()
         self._warm_up = WarmUp.from_numbers(self.warm_up_steps, numbers)
-        self.alpha, self.momentum = float(state_dict["alpha"]), float(state_dict["momentum"])
+        self.alpha, self.alpha_momentum = float(state_dict["alpha"]), float(state_dict["momentum"])
         self.mass = float(state_dict["mass"])
         depth = float(state_dict["depth"])
         self.depth = None if math.isnan(depth) else depth

@@ -3,9 +3,10 @@
 from typing import Any
 
 from ctld.checks import real
+from ctld.tempering.control import TemperatureControl
 
 
-class ConstantTemperature:
+class ConstantTemperature(TemperatureControl):
     """The temperature is ratio·T throughout.
 
     Parameters
@@ -16,21 +17,17 @@ class ConstantTemperature:
     """
 
     def __init__(self, ratio: float = 1.0) -> None:
-        self.temperature_ratio = real("ratio", ratio, above=0)
+        self._ratio = real("ratio", ratio, above=0)
 
     @property
-    def mean_temperature_ratio(self) -> float:
-        return self.temperature_ratio
-
-    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
-        """Nothing moves."""
-        return 0.0
+    def temperature_ratio(self) -> float:
+        return self._ratio
 
     def state_dict(self) -> dict[str, Any]:
-        return {"temperature_ratio": self.temperature_ratio}
+        return {"temperature_ratio": self._ratio}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.temperature_ratio = real("ratio", state_dict["temperature_ratio"], above=0)
+        self._ratio = real("ratio", state_dict["temperature_ratio"], above=0)
 
     def __repr__(self) -> str:
-        return f"Tempering.constant({self.temperature_ratio:g})"
+        return f"Tempering.constant({self._ratio:g})"

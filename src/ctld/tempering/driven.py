@@ -5,20 +5,14 @@ into the training of a large network, where a trip of an α that moves by itself
 """
 
 import statistics
-from typing import Any, Protocol
+from typing import Any
 
 from ctld.checks import integer, real
+from ctld.tempering.control import TemperatureControl
+from ctld.tempering.pieces import Scaling
 
 
-class Scaling(Protocol):
-    """g(α), between ±`edge`: see `TemperatureScaling`."""
-
-    edge: float
-
-    def value(self, alpha: float) -> float: ...
-
-
-class DrivenTemperature:
+class DrivenTemperature(TemperatureControl):
     """α(t) = edge·triangle(t/period): from 0 to edge, to −edge, and back to 0 in `period` steps.
 
     Parameters
@@ -30,16 +24,17 @@ class DrivenTemperature:
     """
 
     remedy = "a longer period, or Tempering.calibrated()"
-    """Against an α that moves too fast for the parameters."""
 
     def __init__(self, period: int, scaling: Scaling) -> None:
         self.period = integer("period", period, at_least=1)
         self.scaling = scaling
-        self.edge = real("edge", scaling.edge, above=0)
+        if scaling.edge is None:
+            raise ValueError(f"scaling = {scaling!r} has no `edge`; a driven α goes from −edge to edge")
+        self.edge: float = real("edge", scaling.edge, above=0)
         self.steps = 0
 
     @property
-    def alpha(self) -> float:
+    def alpha(self) -> float:  # type: ignore[override]
         phase = self.steps % self.period / self.period
         return self.edge * (1.0 - abs(4.0 * ((phase + 0.25) % 1.0) - 2.0))
 
@@ -53,10 +48,9 @@ class DrivenTemperature:
         """⟨1/g⟩ over an α that is uniform in ±edge."""
         return statistics.fmean(1.0 / self.scaling.value(self.edge * (k + 0.5) / 1500) for k in range(1500))
 
-    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
-        """The next entry of the timetable; there is no force."""
+    def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> None:
+        """Go to the next entry of the timetable; there is no force."""
         self.steps += 1
-        return 0.0
 
     def restart(self) -> None:
         """α returns to 0, where a cycle begins."""

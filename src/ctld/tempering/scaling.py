@@ -1,9 +1,12 @@
 """g(α): how the tempering variable scales the inverse temperature (Eq. 7 of the paper)."""
 
+from typing import Any
+
 from ctld.checks import real
+from ctld.tempering.pieces import Scaling
 
 
-class TemperatureScaling:
+class TemperatureScaling(Scaling):
     """The paper's smoothstep: 1 on the cold plateau, 1 − depth beyond the edge, a cubic between.
 
         g(α) = 1                      |α| ≤ plateau
@@ -22,7 +25,7 @@ class TemperatureScaling:
 
     def __init__(self, plateau: float = 0.4, edge: float = 1.5, depth: float = 0.85) -> None:
         self.plateau = real("plateau", plateau, at_least=0)
-        self.edge = real("edge", edge, above=self.plateau)
+        self.edge: float = real("edge", edge, above=self.plateau)
         self.depth = real("depth", depth, at_least=0, below=1)
 
     def value(self, alpha: float) -> float:
@@ -36,10 +39,10 @@ class TemperatureScaling:
         slope = -6.0 * self.depth * z * (1.0 - z) / (self.edge - self.plateau)
         return slope if alpha >= 0 else -slope
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, Any]:
         return {"plateau": self.plateau, "edge": self.edge, "depth": self.depth}
 
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.__init__(**state_dict)  # type: ignore[misc]
 
     def _position(self, alpha: float) -> float:

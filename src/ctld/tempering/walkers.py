@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ctld.checks import DriftError
+from ctld.checks import DisagreementError
 from ctld.tempering.bias import Metadynamics
 
 
@@ -58,7 +58,7 @@ class SharedMetadynamics(Metadynamics):
         """Add a hill at every walker's α, if they all have the same bias and are at the same step."""
         alphas, deposits, sums = zip(*self._gather(alpha, self._deposits, float(self.values.sum())), strict=True)
         if len(set(deposits)) > 1 or len(set(sums)) > 1:
-            raise DriftError(
+            raise DisagreementError(
                 f"the walkers do not have one bias: they have made {', '.join(f'{count:.0f}' for count in deposits)} deposits; "
                 "resume all of them from checkpoints of one step"
             )

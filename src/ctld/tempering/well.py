@@ -1,11 +1,13 @@
 """φ(α): the force well that brings a stray α back (Eq. 11 of the paper)."""
 
 import math
+from typing import Any
 
 from ctld.checks import real
+from ctld.tempering.pieces import Well
 
 
-class ConfiningWell:
+class ConfiningWell(Well):
     """No force inside ±edge, a constant pull towards the origin outside.
 
         −φ′(α) = −C·sign(α) for |α| > edge
@@ -22,17 +24,17 @@ class ConfiningWell:
     """
 
     def __init__(self, edge: float, force: float) -> None:
-        self.edge = real("edge", edge, above=0)
+        self.edge: float = real("edge", edge, above=0)
         self.strength = real("force", force, at_least=0)
 
     def force(self, alpha: float) -> float:
         """−φ′(α), per unit of α's mass."""
         return -math.copysign(self.strength, alpha) if abs(alpha) > self.edge else 0.0
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, Any]:
         return {"edge": self.edge, "force": self.strength}
 
-    def load_state_dict(self, state_dict: dict[str, float]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.__init__(**state_dict)  # type: ignore[misc]
 
     def __repr__(self) -> str:

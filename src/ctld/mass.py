@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld.checks import integer, real
-from ctld.dynamics import wide_dtype
-from ctld.movers import Movers
+from ctld.checks import flag, integer, real
+from ctld.stepping.active import ActiveGroup
+from ctld.stepping.foreach import total_gradients, wide_dtype
 
 FEWEST = 20
 """Gradients in V before s leaves 1: a ratio of two of them says nothing."""
@@ -60,37 +60,77 @@ class RMSPreconditioner:
         """The step before which s leaves 1."""
         return (FEWEST - 1) * self.every
 
+
+class Mass:
+    """The diagonal mass matrix of a run: how far it has adapted, and whether it still does. Without options there is none."""
+
+    def __init__(self, options: RMSPreconditioner | None, exploration_steps: int) -> None:
+        if options is not None and not isinstance(options, RMSPreconditioner):
+            raise TypeError(f"preconditioner = {options!r} is none; give ctld.RMSPreconditioner()")
+        if options is not None and 0 < exploration_steps <= options.first_change:
+            raise ValueError(
+                f"exploration_steps = {exploration_steps} end before the preconditioner has adapted, at step "
+                f"{options.first_change + 1}: explore for longer, give it a smaller `every`, or leave it out"
+            )
+        self.options = options
+        self.updates, self.frozen = 0, False
+
+    def freeze(self) -> None:
+        """From now on s rests, and the law is that of the posterior again."""
+        if self.options is None:
+            raise ValueError(
+                "there is no preconditioner to freeze; give CTLD one: preconditioner=ctld.RMSPreconditioner()"
+            )
+        self.frozen = True
+
+    def due(self, step: int) -> bool:
+        """Returns whether to adapt before this step."""
+        rms = self.options
+        if rms is None or self.frozen:
+            return False
+        return step % rms.every == 0 and (rms.adapt_steps is None or step < rms.adapt_steps)
+
     def initial_state(self, momentum: Tensor) -> dict[str, Any]:
+        """Returns two buffers and a counter for one parameter."""
         zeros, ones = torch.zeros_like(momentum), torch.ones_like(momentum)
         return {"gradient_square": zeros, "squares_seen": 0, "scale": ones}
 
-    def due(self, step: int) -> bool:
-        """Whether to adapt before this step."""
-        return step % self.every == 0 and (self.adapt_steps is None or step < self.adapt_steps)
-
-    def observe(self, movers: Movers, gradients: list[Tensor]) -> Tensor:
-        """Take in gradients. Returns Σ√V and Σ1 over the elements here that have had any; they stay on the device."""
-        device = movers.parameters[0].device
+    @torch.no_grad()
+    def observe(self, active: ActiveGroup, *, decay: float, ascend: bool) -> Tensor:
+        """Takes in gradients. Returns Σ√V and Σ1 over the elements here that have had any; they stay on the device."""
+        assert self.options is not None
+        device = active.parameters[0].device
         sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
-        for state, gradient, weight in zip(movers.states, gradients, movers.weights, strict=True):
+        gradients = total_gradients(active.parameters, active.gradients, decay=decay, ascend=ascend)
+        for state, gradient, weight in zip(active.states, gradients, active.weights, strict=True):
             seen = state["squares_seen"] = state["squares_seen"] + 1
             square = state["gradient_square"]
             # A plain mean at first: V is of its size from the beginning. What is not finite was let in unchecked.
             fresh = gradient.square().nan_to_num_(nan=0.0, posinf=0.0)
-            square.lerp_(fresh, max(1.0 / seen, 1.0 - self.smoothing))
+            square.lerp_(fresh, max(1.0 / seen, 1.0 - self.options.smoothing))
             if seen >= FEWEST:
                 total = square.sqrt().sum(dtype=sums.dtype)
                 sums += weight * torch.stack((total, (square > 0).sum().to(sums.dtype))).to(device)
         return sums
 
-    def adapt(self, movers: Movers, mean_root: float) -> None:
-        """Give each element its s, and keep its momentum's temperature."""
-        assert movers.momenta is not None
-        for state, momentum in zip(movers.states, movers.momenta, strict=True):
+    @torch.no_grad()
+    def adapt(self, active: ActiveGroup, mean_root: float) -> None:
+        """Gives each element its s, and keeps its momentum's temperature."""
+        assert self.options is not None
+        assert active.momenta is not None
+        limit = self.options.limit
+        for state, momentum in zip(active.states, active.momenta, strict=True):
             if state["squares_seen"] < FEWEST or not mean_root > 0.0:
                 continue
             scale, square = state["scale"], state["gradient_square"]
-            fresh = square.sqrt().reciprocal_().mul_(mean_root).clamp_(1.0 / self.limit, self.limit)
+            fresh = square.sqrt().reciprocal_().mul_(mean_root).clamp_(1.0 / limit, limit)
             fresh[square == 0] = 1.0
             momentum.mul_((fresh / scale).sqrt_())
             scale.copy_(fresh)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mass_updates": self.updates, "mass_frozen": self.frozen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        updates = integer("mass_updates", state_dict["mass_updates"], at_least=0)
+        self.updates, self.frozen = updates, flag("mass_frozen", state_dict["mass_frozen"])

@@ -2,7 +2,7 @@
 
 import math
 
-from ctld.optimizers.thermometers import GroupThermometer
+from ctld.thermometers.group import GroupThermometer
 
 FAR = 0.1
 CERTAIN = 4.0  # standard errors
@@ -19,7 +19,7 @@ def kinetic_share(integrator: str, momentum: float) -> float:
     return 1.0
 
 
-def remedy(
+def advice(
     number: int,
     group: GroupThermometer,
     *,

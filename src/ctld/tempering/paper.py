@@ -1,18 +1,19 @@
 """The α-subsystem: the temperature 1/g(α) that moves by itself (Algorithm 1, the lines of α and r_α)."""
 
-import inspect
 import math
 import statistics
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from torch.distributed import ProcessGroup
 
 from ctld.checks import integer, real, warn_user
+from ctld.stepping.alpha import Alpha, Hills, Smoothstep, Wall
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.constant import ConstantTemperature
+from ctld.tempering.control import Exploration, TemperatureControl
 from ctld.tempering.driven import DrivenTemperature
-from ctld.tempering.driven import Scaling as EdgedScaling
+from ctld.tempering.pieces import Bias, Piece, Scaling, Well
 from ctld.tempering.scaling import TemperatureScaling
 from ctld.tempering.walkers import SharedMetadynamics
 from ctld.tempering.well import ConfiningWell
@@ -24,54 +25,7 @@ _NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass", "edge")
 _COUNTS = ("steps", "steps_outside", "steps_clamped")
 
 
-class Scaling(Protocol):
-    """g(α): see `TemperatureScaling`."""
-
-    def value(self, alpha: float) -> float: ...
-    def derivative(self, alpha: float) -> float: ...
-
-
-class Well(Protocol):
-    """φ(α): see `ConfiningWell`."""
-
-    def force(self, alpha: float) -> float: ...
-
-
-class Bias(Protocol):
-    """V_b(α): see `Metadynamics`. One that remembers also has `state_dict` and `load_state_dict`."""
-
-    def deposit(self, alpha: float) -> None: ...
-    def force(self, alpha: float) -> float: ...
-
-
-@runtime_checkable
-class TemperatureControl(Protocol):
-    """All that an optimizer asks of a tempering. Where there is a `prepare`, it is called once, first.
-
-    For noise compensation `advance` also takes the keyword `hamiltonian_variance`.
-    """
-
-    @property
-    def temperature_ratio(self) -> float: ...
-    def advance(self, hamiltonian: float, normal: float) -> float: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
-
-
-def checked_control(tempering: Any, *, compensation: bool) -> TemperatureControl:
-    """`tempering`, if an optimizer can use it; `compensation` asks for an `advance` that takes `hamiltonian_variance`."""
-    if not isinstance(tempering, TemperatureControl):
-        raise TypeError(
-            f"tempering = {tempering!r} lacks one of advance, temperature_ratio, state_dict, load_state_dict; give a Tempering"
-        )
-    if compensation and "hamiltonian_variance" not in inspect.signature(tempering.advance).parameters:
-        raise TypeError(
-            f"noise_compensation needs a tempering whose advance takes hamiltonian_variance=, and {tempering!r} does not"
-        )
-    return tempering
-
-
-class Tempering:
+class Tempering(TemperatureControl):
     """α moves in its own Langevin dynamics, driven by the Hamiltonian H of the parameters; the temperature is T/g(α).
 
         α   ← α + η r_α/m
@@ -85,7 +39,7 @@ class Tempering:
     Parameters
     ----------
     scaling, well, bias
-        g, φ and V_b; any object with the methods of `TemperatureScaling`, `ConfiningWell` and `Metadynamics` will do.
+        g, φ and V_b; pieces of your own derive from `ctld.tempering.Scaling`, `Well` and `Bias`.
         `well=None` and `bias=None` leave φ and V_b out. Forces of the well and the bias are per unit of mass.
     step_size : float, optional
         η. Left out: the optimizer's, sqrt(lr/num_data).
@@ -101,7 +55,7 @@ class Tempering:
     """
 
     remedy = "Tempering.calibrated()"
-    """Against an α that moves too fast for the parameters."""
+    alpha: float
 
     def __init__(
         self,
@@ -125,8 +79,10 @@ class Tempering:
         self.mass = None if mass == "auto" else real("mass", mass, above=0)
         self.alpha = real("alpha", alpha)
         self.alpha_momentum = None if alpha_momentum is None else real("alpha_momentum", alpha_momentum)
-        edges = [getattr(piece, "edge", None) for piece in (well, bias, self.scaling)]
-        known = [value for value in edges if value is not None]
+        for name, piece, kind in (("scaling", self.scaling, Scaling), ("well", well, Well), ("bias", bias, Bias)):
+            if not isinstance(piece, kind | None):
+                raise TypeError(f"{name} = {piece!r} is none; derive its class from ctld.tempering.{kind.__name__}")
+        known = [piece.edge for piece in (well, bias, self.scaling) if piece is not None and piece.edge is not None]
         if edge is None and not known:
             raise ValueError("neither the well, the bias nor the scaling has an `edge`; give Tempering(edge=...)")
         self.edge = real("edge", known[0] if edge is None else edge, above=0)
@@ -135,6 +91,7 @@ class Tempering:
         self.steps_clamped = 0
         self._taken = False
         self._warned = False
+        self._handed: tuple[Any, Alpha] | None = None
 
     @classmethod
     def paper(
@@ -185,21 +142,20 @@ class Tempering:
         return ConstantTemperature(ratio)
 
     @staticmethod
-    def driven(period: int, *, scaling: EdgedScaling | None = None) -> DrivenTemperature:
+    def driven(period: int, *, scaling: Scaling | None = None) -> DrivenTemperature:
         """α swept as a triangle wave of `period` steps: a schedule, blind to the energy."""
         return DrivenTemperature(period, TemperatureScaling() if scaling is None else scaling)
 
-    def prepare(self, *, step_size: float, normal: float) -> None:
+    def prepare(self, exploration: Exploration) -> None:
         """Fill in what was left out; an optimizer calls this once, when it takes the tempering."""
         if self._taken:
             raise ValueError("this tempering serves an optimizer already; build one Tempering for each optimizer")
-        meet = getattr(self.bias, "meet", None)
-        if meet is not None:
-            meet(normal)
+        if self.bias is not None:
+            self.bias.meet(exploration.normal)
         self._taken = True
-        self.step_size = step_size if self.step_size is None else self.step_size
+        self.step_size = exploration.step_size if self.step_size is None else self.step_size
         self.friction = 1.0 / self.step_size if self.friction is None else self.friction
-        self.alpha_momentum = normal if self.alpha_momentum is None else self.alpha_momentum
+        self.alpha_momentum = exploration.normal if self.alpha_momentum is None else self.alpha_momentum
 
     def restart(self) -> None:
         """α returns to 0, where a cycle begins; its momentum and the bias are kept."""
@@ -220,8 +176,8 @@ class Tempering:
         """Share of the steps so far that α spent beyond ±edge."""
         return self.steps_outside / self.steps if self.steps else 0.0
 
-    def advance(self, hamiltonian: float, normal: float, *, hamiltonian_variance: float = 0.0) -> float:
-        """One step of α and r_α; returns h, the force on α.
+    def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> float:
+        """Move α and r_α by one step; returns h, the force on α.
 
         Parameters
         ----------
@@ -235,7 +191,7 @@ class Tempering:
         """
         if self.step_size is None or self.friction is None or self.alpha_momentum is None:
             raise ValueError(
-                "step_size, friction or alpha_momentum is missing; call prepare(step_size=, normal=) first"
+                "step_size, friction or alpha_momentum is missing; call prepare(Exploration(step_size, normal)) first"
             )
         step_size, friction = self.step_size, self.friction
         if self.mass is None:
@@ -264,6 +220,52 @@ class Tempering:
         )
         self._count()
         return force
+
+    def hand_over(self, normal: float, num_data: float, temperature: float, loss: float) -> Alpha | None:
+        """Return `end` as numbers for the kernel, if all pieces are the paper's; not before the mass is known."""
+        numbers = self._kernel_numbers()
+        if numbers is None or self.mass is None or self.step_size is None or self.alpha_momentum is None:
+            return None
+        if self._handed is None or self._handed[0] != numbers:
+            scaling, wall, hills = numbers
+            grid = None if hills is None else Hills(*self._grid_of_bias(), *hills[1:])
+            self._handed = numbers, Alpha(Smoothstep(*scaling), None if wall is None else Wall(*wall), grid)
+        made = self._handed[1]
+        friction = 1.0 / self.step_size if self.friction is None else self.friction
+        made.set(
+            self.alpha, self.alpha_momentum, self.mass, self.step_size, friction, normal, 0.0, num_data, temperature, loss
+        )  # fmt: skip
+        return made
+
+    def take_back(self) -> float:
+        """Take over α, r_α and the hills from the kernel; returns h."""
+        assert self._handed is not None
+        made = self._handed[1]
+        self.alpha, self.alpha_momentum = made.state
+        found = made.found
+        self.steps_clamped += found.clamped
+        self._count()
+        return found.force
+
+    def _kernel_numbers(self) -> tuple[Any, ...] | None:
+        """Return the constants of the pieces; None if one is not exactly the paper's."""
+        scaling, well, bias = self.scaling, self.well, self.bias
+        if type(self) is not Tempering or type(scaling) is not TemperatureScaling:
+            return None
+        wall = hills = None
+        if well is not None:
+            if type(well) is not ConfiningWell:
+                return None
+            wall = well.edge, well.strength
+        if bias is not None:
+            if type(bias) is not Metadynamics:
+                return None
+            hills = id(bias.grid[0]), bias.edge, bias.height, bias.width
+        return (scaling.plateau, scaling.edge, scaling.depth), wall, hills
+
+    def _grid_of_bias(self) -> Any:
+        assert isinstance(self.bias, Metadynamics)
+        return self.bias.grid
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors only. A value not known yet is NaN."""
@@ -299,10 +301,10 @@ class Tempering:
         for name, value in numbers.items():
             setattr(self, name, None if math.isnan(value) else value)
 
-    def _pieces(self) -> dict[str, Any]:
-        """Those of scaling, well and bias that have a state, by the prefix of their entries."""
+    def _pieces(self) -> dict[str, Piece]:
+        """Scaling, well and bias, by the prefix of their entries in a state."""
         pieces = {"scaling_": self.scaling, "well_": self.well, "bias_": self.bias}
-        return {prefix: piece for prefix, piece in pieces.items() if hasattr(piece, "state_dict")}
+        return {prefix: piece for prefix, piece in pieces.items() if piece is not None}
 
     def _grid(self) -> list[float]:
         # Fine enough for an integral, and with the paper's steepest point, (δ + δ′)/2 = 0.95, among its nodes.
@@ -318,6 +320,9 @@ class Tempering:
             f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
             f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_handed": None}  # addresses of the original's memory
 
     def __repr__(self) -> str:
         return f"Tempering(scaling={self.scaling!r}, well={self.well!r}, bias={self.bias!r}, alpha={self.alpha:.4g})"

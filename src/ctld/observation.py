@@ -1,0 +1,150 @@
+"""What is seen at θ_t, before anything moves: the loss over ranks, whether it and the gradients are fit, the prior.
+
+It stays on its device until somebody asks for a number. Whether a step is accepted, and why it is refused, is decided here and
+nowhere else: `accept` on the host, and `refused` on a device whose kernels are to know before the host does.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld.checks import NonFiniteError
+from ctld.ranks import Facts, Ranks, disagree, mark
+from ctld.sharding import sharded
+from ctld.stepping.foreach import wide_dtype
+
+Loss = Tensor | float
+
+
+@dataclass(slots=True)
+class Observation:
+    """What is seen at the present parameters.
+
+    `unfit` returns the sentence that names a gradient which is not fit for a step, or None; `facts` what must be equal on all
+    ranks; N/T times the loss must be finite, `scale` being N/T.
+    """
+
+    numbers: Sequence[float] | Tensor
+    """Sums over ranks: the loss, how many refuse the step, one, marks and their squares, and the prior over N."""
+    ranks: Ranks
+    device: torch.device
+    facts: Callable[[], Facts]
+    unfit: Callable[[], NonFiniteError | None]
+    scale: float
+    gradients_seen: bool
+    """Whether the gradients have been looked at; else whoever moves the parameters does, first."""
+    failure: Exception | None = None
+    mean_loss: float = field(default=math.nan, init=False)
+    _accepted: bool = field(default=False, init=False)
+
+    def accept(self) -> float:
+        """Returns the mean loss, or raises the reason why this step is refused."""
+        if self._accepted:
+            return self.mean_loss
+        numbers: Sequence[float] = self.numbers.tolist() if isinstance(self.numbers, Tensor) else self.numbers
+        self.numbers = numbers
+        total, refusing, size, marks, squares, _ = numbers
+        if disagree(size, marks, squares):
+            self.ranks.name_differences(self.facts(), self.device)
+        if not math.isfinite(total) and not refusing:
+            raise NonFiniteError(
+                f"the loss is {total / size}; the step was refused and nothing has changed. Skip the batch, or lower lr, if "
+                "it happens again"
+            )
+        if refusing:
+            self.refuse()
+        self.mean_loss = total / size
+        if not math.isfinite(self.scale * self.mean_loss):
+            raise NonFiniteError(
+                f"N/T times the loss of {self.mean_loss:g} overflows; the step was refused: check the loss"
+            )
+        self._accepted = True
+        return self.mean_loss
+
+    def refuse(self) -> None:
+        """Raises the reason why the gradients here, or another rank, refuse the step."""
+        mine = self.failure or self.unfit()
+        if self.ranks.size > 1:
+            self.ranks.refuse(mine, self.device)
+        raise mine or NonFiniteError("a gradient was not fit for a step and is now; the step was refused")
+
+    def refused(self) -> Tensor | None:
+        """Returns whether the step is to be refused, on the device, while the host does not know; None if it does."""
+        if not isinstance(self.numbers, Tensor):
+            return None
+        loss, refusing, size, marks, squares, _ = self.numbers
+        refused: Tensor = ~(loss * self.scale).isfinite() | (refusing > 0) | disagree(size, marks, squares)
+        return refused
+
+    @property
+    def prior(self) -> float:
+        """λ‖θ‖²/2 over all ranks, if it was asked for."""
+        self.accept()
+        return float(self.numbers[5])
+
+
+def observe(
+    losses: list[Loss],
+    fit: Sequence[bool | Tensor],
+    *,
+    prior: float = 0.0,
+    failure: Exception | None = None,
+    **about: Any,
+) -> Observation:
+    """Returns what is seen, in one reduction over ranks; `fit` says whether gradients are, for each look at them."""
+    ranks, device, facts = about["ranks"], about["device"], about["facts"]
+    together = ranks.size > 1
+    fit = [failure is None, *fit]
+    if not together and not any(isinstance(value, Tensor) for value in (*losses, *fit)):
+        loss = losses[0] if len(losses) == 1 else float(sum(losses))
+        return Observation((loss, 0.0 if all(fit) else 1.0, 1.0, 0.0, 0.0, prior), **about)  # type: ignore[arg-type]
+    dtype = wide_dtype(device)
+    terms = [torch.as_tensor(loss, dtype=_wide(loss)).reshape(()).to(device, dtype) for loss in losses]
+    odd = torch.stack([torch.as_tensor(value).to(device).logical_not() for value in fit]).any().to(dtype)
+    marks = mark(facts()) if together else 0.0
+    rest = torch.tensor((1.0, marks, marks * marks, prior), dtype=dtype, device=device)
+    numbers = ranks.sum(torch.cat((torch.stack((torch.stack(terms).sum(), odd)), rest)))
+    return Observation(numbers, failure=failure, **about)
+
+
+def one_number(loss: Loss) -> Loss:
+    """Returns the loss as a number, or, where reading it would mean to wait for a device, as a copy on that device."""
+    if type(loss) is float:
+        return loss
+    if sharded(loss):
+        loss = loss.full_tensor()  # type: ignore[union-attr]
+    if isinstance(loss, Tensor):
+        if loss.numel() != 1:
+            raise ValueError(
+                f"the loss has {loss.numel()} elements (shape {tuple(loss.shape)}); give the mean loss of the batch, the "
+                "number whose gradient is in p.grad"
+            )
+        if loss.is_complex():
+            raise TypeError(f"the loss is {loss}; give a real number")
+        # The user's tensor may be written to before the step. Reading it is no wait on a CPU only.
+        return loss.item() if loss.is_cpu else loss.detach().clone()
+    number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")
+    return number
+
+
+def on_host(rows: list[Any]) -> list[Sequence[float]]:
+    """Returns numbers for rows of numbers, of which some may be on a device; one read from there."""
+    there = [row for row in rows if isinstance(row, Tensor)]
+    if not there:
+        return rows
+    device = there[0].device
+    dtype = wide_dtype(device)
+    read: list[float] = torch.cat([row.to(device, dtype) for row in there]).tolist()
+    numbers = iter(read)
+    return [[next(numbers) for _ in row] if isinstance(row, Tensor) else row for row in rows]
+
+
+def _wide(loss: Loss) -> torch.dtype:
+    """Returns in which dtype to read a loss: a number in float64, a tensor in the widest that its device has."""
+    return wide_dtype(loss.device) if isinstance(loss, Tensor) else torch.float64

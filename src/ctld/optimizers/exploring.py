@@ -1,0 +1,224 @@
+"""What surrounds a step of exploration: what is seen first, which units momenta are in, what is read and noted afterwards."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld.checks import TemperatureWarning, warn_user
+from ctld.observation import Loss, Observation, observe, on_host
+from ctld.optimizers.momenta import bring_into_units, note_lr
+from ctld.optimizers.phases import Phased
+from ctld.optimizers.record import Energies
+from ctld.stepping import engine
+from ctld.stepping.active import Active, ActiveGroup
+from ctld.stepping.alpha import Alpha
+from ctld.stepping.foreach import square_norm
+from ctld.stepping.sweep import Sums
+from ctld.thermometers import advice
+from ctld.thermometers.thermometers import ADVICE_PERIOD
+
+_log = logging.getLogger("ctld")
+
+
+class Explorer(Phased):
+    """Surrounds the steps of a subclass."""
+
+    check_gradients: bool
+
+    # ---- before a step ----
+
+    def _see(self, losses: list[Loss], active: Active | None, failure: Exception | None = None) -> Observation:
+        """Returns what is seen at the present parameters; accepts it at once where something changes before they do."""
+        ahead = active is not None and self._changes_ahead()
+        on_cpu = self._device().type == "cpu"
+        looks = active is not None and self.check_gradients and (ahead or not on_cpu or self.ranks.size > 1)
+        seen = observe(
+            losses,
+            [engine.finite(active)] if looks and active is not None else [],
+            prior=self._prior_here(active) if active is not None and self.tempering.needs_potential else 0.0,
+            failure=failure,
+            ranks=self.ranks,
+            device=self._device(),
+            facts=self._facts,
+            unfit=self._unfit_gradient,
+            scale=self.num_data / self.temperature,
+            gradients_seen=looks or not self.check_gradients,
+        )
+        if ahead or active is None or self.compensation.active or not active.refusable or seen.refused() is None:
+            seen.accept()
+        return seen
+
+    def _changes_ahead(self) -> bool:
+        """Returns whether something else changes before the parameters do, so that a step has to be accepted first."""
+        if self.tempering.needs_potential or self.mass.due(self.steps):
+            return True
+        return any(group["langevin"] != group["explore"] for group in self.param_groups)
+
+    def _tell_others(self, failure: Exception, meets: bool, exploring: bool) -> None:
+        """The others are about to ask whether all can take the step: without an answer they would wait in vain."""
+        if meets:
+            self._agree(meets, failure)
+        elif exploring and self.ranks.size > 1:
+            self._see([0.0], None, failure)
+
+    def _taken_losses(self) -> list[Loss]:
+        losses = self._observed[:]
+        self._observed.clear()
+        return losses
+
+    def _potential_ahead(self, seen: Observation) -> float | None:
+        """Returns U/T, for a tempering that has to know it before the step."""
+        if not self.tempering.needs_potential:
+            return None
+        return self.num_data * (self._sign * seen.accept() + seen.prior) / self.temperature
+
+    def _prior_here(self, active: Active) -> float:
+        """Returns the prior's share of this rank, over N: the shares add up to the whole."""
+        prior = 0.0
+        for group, members in zip(self.param_groups, active.groups, strict=True):
+            decay = float(group["weight_decay"])
+            if group["explore"] and decay and members.parameters:
+                device = members.parameters[0].device
+                prior += 0.5 * decay * float(square_norm(members.parameters, device, members.weights))
+        return prior if self._sharded else prior / self.ranks.size
+
+    def _bring_momenta_into_units(self, active: Active, *, exploring: bool) -> None:
+        """Makes momenta what the step to come takes them for; the mass adapts here too, when it is time."""
+        for group in self.param_groups:
+            langevin = exploring and group["explore"]
+            bring_into_units(group, self.state, langevin=langevin, integrator=self.integrator)
+        if exploring and self.mass.due(self.steps):
+            self._adapt_mass(active)
+
+    @torch.no_grad()
+    def _adapt_mass(self, active: Active) -> None:
+        moving = [
+            (group, members)
+            for group, members in zip(self.param_groups, active.groups, strict=True)
+            if group["explore"] and members.parameters and float(group["lr"]) > 0
+        ]
+        if not moving:
+            return
+        self.mass.updates += 1
+        sums = [
+            self.mass.observe(members, decay=float(group["weight_decay"]), ascend=group["maximize"])
+            for group, members in moving
+        ]
+        for (_, members), row in zip(moving, on_host(self._over_shards(sums)), strict=True):
+            self.mass.adapt(members, row[0] / row[1] if row[1] else 0.0)
+
+    def _probe(self) -> list[Tensor | None]:
+        """Looks at some elements of each group that explores, if it is time; sums where that completes a probe."""
+        if not 0 <= self.thermometers.phase(self.steps, self.seed) <= 2:
+            return []
+        scales = None if self.mass.options is None else self.state
+        ranks = self.ranks.size if self._sharded else 1
+        return [
+            self.thermometers.probe(number, group, self._noise(), scales, version=self.mass.updates, ranks=ranks)
+            for number, group in enumerate(self.param_groups)
+            if group["explore"]
+        ]
+
+    def _handed_over(self, seen: Observation, active: Active, epsilon: float) -> Alpha | None:
+        """Returns α's own step, for the call that moves the parameters; None where more has to be known first."""
+        if not active.native or self._sharded or self.compensation.active or seen.refused() is not None:
+            return None
+        return self.tempering.hand_over(epsilon, self.num_data, self.temperature, self._sign * seen.accept())
+
+    # ---- after a step ----
+
+    def _settled(
+        self, seen: Observation, sums: Sequence[Sums] | None, probes: list[Tensor | None]
+    ) -> tuple[list[Sequence[float]], list[Sequence[float]]]:
+        """Returns the sums of groups that explore and those of probes as numbers; or raises why the step was refused."""
+        if sums is None:
+            seen.refuse()
+            raise AssertionError("refuse raises")
+        chosen = [row for group, row in zip(self.param_groups, sums, strict=True) if group["explore"]]
+        complete = [probe for probe in probes if probe is not None]
+        rows = self._over_shards([*chosen, *complete])
+        if isinstance(seen.numbers, Tensor):
+            seen.numbers, *rows = on_host([seen.numbers, *rows])
+        else:
+            rows = on_host(rows)
+        seen.accept()
+        note_lr(self.param_groups)
+        self.thermometers.taken(bool(probes))
+        return rows[: len(chosen)], rows[len(chosen) :]
+
+    def _measured(self, active: Active, rows: list[Sequence[float]]) -> Iterator[tuple[float, int, Sequence[float]]]:
+        """Yields weight decay, how many elements moved and sums of each group that explores; one at lr = 0 has not moved."""
+        for (_, group, members), row in zip(self._exploring_groups(active), rows, strict=True):
+            yield float(group["weight_decay"]), members.numel if float(group["lr"]) > 0 else 0, row
+
+    def _exploring_groups(self, active: Active) -> Iterator[tuple[int, dict[str, Any], ActiveGroup]]:
+        for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True)):
+            if group["explore"]:
+                yield number, group, members
+
+    def _hamiltonian_variance(self, mean_loss: float) -> float:
+        """Returns the minibatch variance of H/T, where noise is compensated for it."""
+        if not self.compensation.active:
+            return 0.0
+        return self.compensation.loss.update(mean_loss) * (self.num_data / self.temperature) ** 2
+
+    def _note(
+        self,
+        ratio: float,
+        energies: Energies | None,
+        force: float | None,
+        rows: list[Sequence[float]],
+        probed: list[Sequence[float]],
+    ) -> None:
+        """Notes what the step did, and what the thermometers read."""
+        self.journal.note(self.tempering.alpha, ratio, energies, self.temperature, force)
+        if energies is None:
+            return
+        active, unit = self._known["active"], self.num_data / (self.temperature * ratio)
+        groups = list(self._exploring_groups(active))
+        for (number, group, members), row in zip(groups, rows, strict=True):
+            if members.numel and float(group["lr"]) > 0:
+                self.thermometers.read(number, unit * 0.25 * row[2] / members.numel, ratio)
+        for (number, group, members), row in zip(groups, probed, strict=False):
+            if members.numel and float(group["lr"]) > 0 and row[2]:
+                heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
+                self.thermometers.of(number).read_probe(unit * row[0] / row[2], heat * row[1] / row[2], ratio)
+
+    def _tick(self, explored: bool) -> None:
+        """The step is taken: the clock goes on, and whatever goes by it."""
+        self.clock.steps += 1
+        if self.clock.cycle_begins:
+            self.tempering.restart()
+        if explored and not self.clock.exploring:
+            self.thermometers.pause()
+            self.compensation.interrupt(self.state.values())
+        if explored and self.steps % ADVICE_PERIOD == 0:
+            self._advise()
+
+    def _advise(self) -> None:
+        """Says once what the thermometers find wrong; when the step is over, since a warning may be an error."""
+        for number, thermometer in self.thermometers.groups.items():
+            if self.thermometers.warned or number >= len(self.param_groups):
+                return
+            text = advice(
+                number,
+                thermometer,
+                integrator=self.integrator,
+                momentum=float(self.param_groups[number]["momentum"]),
+                of_tempering=self.tempering.remedy,
+                compensated=self.compensation.active,
+                can_compensate=self.integrator == "euler"
+                and self.mass.options is None
+                and not self.tempering.needs_potential,
+            )
+            if text is None:
+                continue
+            self.thermometers.warned = True
+            if self._posterior.automatic:
+                # Whoever leaves T to us trains a network; that it is not sampled at that T is worth a line, no more.
+                _log.warning(text)
+            else:
+                warn_user(text, TemperatureWarning)

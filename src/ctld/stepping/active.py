@@ -1,0 +1,263 @@
+"""Those of an optimizer's parameters that have a gradient, ready to take a step together."""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ctld.sharding import Block, LocalState, block, local, sharded
+from ctld.stepping import native, triton
+from ctld.stepping.foreach import Part
+from ctld.stepping.table import Table
+
+Alike = tuple[torch.device, torch.dtype, float]
+"""What tensors have in common that one launch on a GPU takes: device, dtype, and weight in the sums."""
+
+
+class ActiveGroup:
+    """Those of one group. Lists are in the order of its parameters."""
+
+    def __init__(self, state: Mapping[Tensor, dict[str, Any]]) -> None:
+        self.owners: list[Tensor] = []
+        """The parameters themselves; they differ from `parameters`, what of them lies here, if they are sharded."""
+        self.parameters: list[Tensor] = []
+        self.blocks: list[Block] = []
+        self.weights: list[float] = []
+        """What each counts in sums that are added up over ranks."""
+        self.streams: list[int] = []
+        self.momenta: list[Tensor] | None = []
+        self.numel = 0
+        """How many elements move, on all ranks."""
+        self.on_cpu: list[int] = []
+        """Places, in the lists above, of those that the kernels of CPUs take; next, those of GPUs; the others go by torch."""
+        self.on_gpu: dict[Alike, list[int]] = {}
+        self.others: list[int] = []
+        self.buffers: tuple[str, ...] = ()
+        """Names of the states, besides momenta, that the kernels have the addresses of."""
+        self.state = state
+
+    @property
+    def gradients(self) -> list[Tensor]:
+        """What of the gradients lies here."""
+        return [local(owner.grad) for owner in self.owners]
+
+    @property
+    def states(self) -> list[Any]:
+        """What of each parameter's state lies here."""
+        return [LocalState(self.state[owner]) if sharded(owner) else self.state[owner] for owner in self.owners]
+
+    def part(self, places: Iterable[int]) -> Part:
+        """Returns what foreach.py needs of some of them."""
+        places, gradients, states, momenta = list(places), self.gradients, self.states, self.momenta
+        return Part(
+            [self.parameters[place] for place in places],
+            [gradients[place] for place in places],
+            None if momenta is None else [momenta[place] for place in places],
+            [states[place] for place in places],
+            [self.streams[place] for place in places],
+            [self.blocks[place] for place in places],
+            [self.weights[place] for place in places],
+        )
+
+    def add(self, owner: Tensor, stream: int, ranks: int) -> None:
+        """Takes in a parameter that has a gradient, and finds out who can move it."""
+        parameter, gradient = local(owner), local(owner.grad)
+        if gradient.layout != torch.strided:
+            raise ValueError(
+                f"a gradient is sparse ({gradient.layout}): noise reaches every element of a parameter; give dense "
+                "gradients (nn.Embedding(sparse=False))"
+            )
+        momentum, here, place = local(self.state[owner].get("momentum_buffer")), block(owner), len(self.owners)
+        weight = here.shards / ranks if ranks > 1 else 1.0
+        self.owners.append(owner)
+        self.parameters.append(parameter)
+        self.blocks.append(here)
+        self.weights.append(weight)
+        self.streams.append(stream)
+        self.numel += owner.numel()
+        if momentum is None:
+            self.momenta = None
+        elif self.momenta is not None:
+            self.momenta.append(momentum)
+        if len(here.runs) > 1 or not plain(parameter, gradient, momentum):
+            self.others.append(place)
+        elif parameter.is_cuda:
+            self.on_gpu.setdefault((parameter.device, parameter.dtype, weight), []).append(place)
+        else:
+            self.on_cpu.append(place)
+
+
+class Active:
+    """All groups.
+
+    Parameters
+    ----------
+    groups : sequence of lists of tensors
+        The parameters of each group.
+    state : mapping
+        The state of each parameter: `momentum_buffer` is the momentum. Without it a step forgets the one before.
+    first_stream : int
+        The stream of the first parameter's noise; all parameters have consecutive ones.
+    ranks : int
+        Over how many processes the sums will be added up: of elements that several have, each counts its share.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[list[Tensor]],
+        state: Mapping[Tensor, dict[str, Any]],
+        first_stream: int,
+        *,
+        ranks: int = 1,
+    ) -> None:
+        self.groups: list[ActiveGroup] = []
+        self._candidates = [list(candidates) for candidates in groups]
+        self._sharded = any(sharded(candidate) for candidate in chain.from_iterable(groups))
+        for candidates in groups:
+            self.groups.append(ActiveGroup(state))
+            for stream, owner in enumerate(candidates, first_stream):
+                if owner.grad is not None:
+                    self.groups[-1].add(owner, stream, ranks)
+            first_stream += len(candidates)
+        self._fill_table()
+
+    def follow(self, groups: Sequence[list[Tensor]], state: Mapping[Tensor, dict[str, Any]]) -> bool:
+        """Takes over this step's gradients, if nothing else has changed since the last; else returns False.
+
+        The constructor's checks cost more than a step of ten thousand parameters. These are the ones that can turn out
+        otherwise for tensors that passed them.
+        """
+        if not self.native or len(groups) != len(self.groups):
+            return False
+        for group, candidates, known in zip(self.groups, groups, self._candidates, strict=True):
+            if len(candidates) != len(known) or not all(map(is_, candidates, known)):
+                return False
+            group.state = state  # a loaded one is a new object
+        owners = self._owners
+        gradients: list[Any] = [owner.grad for owner in owners]
+        buffers: list[Any] = [state[owner][name] for owner, name, _ in self._buffers]
+        if self._idle and any(owner.grad is not None for owner in self._idle):
+            return False
+        if self._sharded:
+            owners = [local(owner) for owner in owners]
+            gradients, buffers = [local(gradient) for gradient in gradients], [local(buffer) for buffer in buffers]
+        rows = self.table.rows
+        if (
+            [*map(type, gradients)] != [Tensor] * len(gradients)
+            or [gradient.dtype for gradient in gradients] != self._dtypes
+            or [*map(_numel, gradients)] != self._sizes
+            or not all(map(_is_contiguous, gradients))
+            or any(map(_is_neg, gradients))
+            or [*map(_address, owners)] != self._addresses
+            or [*map(_numel, owners)] != self._sizes
+            or not all(map(_is_contiguous, owners))
+            or [*map(_address, buffers)] != [rows[column] for *_, column in self._buffers]
+        ):
+            return False
+        there = [*map(_address, gradients)]
+        rows[_GRADIENT::_WIDTH] = array("q", there)
+        return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
+
+    def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
+        """Gives the kernels of CPUs the buffers that a plan needs; a group with one that does not fit goes by torch."""
+        group.buffers = buffers
+        states = group.states
+        for place in group.on_cpu:
+            for name in buffers:
+                buffer = states[place][name]
+                if not fits(buffer, group.parameters[place]):
+                    group.others, group.on_cpu, group.on_gpu = list(range(len(group.parameters))), [], {}
+                    self._fill_table()
+                    return
+                self.table.rows[self.row(group, place) + _COLUMNS[name]] = buffer.data_ptr()
+        self._list_buffers()
+
+    def row(self, group: ActiveGroup, place: int) -> int:
+        """Returns where the row of a parameter that a kernel of CPUs takes begins."""
+        return self._rows[id(group)][place]
+
+    def _fill_table(self) -> None:
+        """Orders what the kernels of CPUs take by group, dtype and weight, in the order in which these first appear."""
+        self.table = Table(len(self.groups))
+        self._rows: dict[int, dict[int, int]] = {}
+        for number, group in enumerate(self.groups):
+            group.buffers, places = (), self._rows.setdefault(id(group), {})
+            accounts: dict[tuple[torch.dtype, float], list[int]] = {}
+            for place in group.on_cpu:
+                accounts.setdefault((group.parameters[place].dtype, group.weights[place]), []).append(place)
+            for (dtype, weight), chosen in accounts.items():
+                self.table.open_account(number, dtype, weight)
+                for place in chosen:
+                    runs = group.blocks[place].runs
+                    places[place] = self.table.add_row(
+                        parameter=group.parameters[place].data_ptr(),
+                        gradient=local(group.owners[place].grad).data_ptr(),
+                        momentum=0 if group.momenta is None else group.momenta[place].data_ptr(),
+                        numel=group.parameters[place].numel(),
+                        offset=runs[0][0] if runs else 0,
+                        stream=group.streams[place],
+                    )
+        self.table.close()
+        self.native = not any(group.others or group.on_gpu for group in self.groups)
+        """Whether one call of kernels.c does a whole step."""
+        self.refusable = not any(group.others or group.on_cpu for group in self.groups)
+        """Whether `engine.run` heeds `refused`: only GPUs do, where looking at it first would mean to wait."""
+        self.counting: set[int] = set()
+        """Numbers of the groups whose parameters have steps to be counted, and of those that rest."""
+        self.resting: set[int] = set()
+        order = [(group, place) for group in self.groups for place in self._rows[id(group)]]
+        self.moved = [group.parameters[place] for group, place in order]
+        """All that the kernels of CPUs write to, in the order of the rows."""
+        self._owners = [group.owners[place] for group, place in order]
+        self._dtypes = [parameter.dtype for parameter in self.moved]
+        self._sizes = [parameter.numel() for parameter in self.moved]
+        self._addresses = [parameter.data_ptr() for parameter in self.moved]
+        self._idle = [owner for owner in chain.from_iterable(self._candidates) if owner.grad is None]
+        self._list_buffers()
+
+    def _list_buffers(self) -> None:
+        """Makes the list of buffers that rows point to: of which parameter, by what name, and where in the table."""
+        self._buffers: list[tuple[Tensor, str, int]] = []
+        for group in self.groups:
+            names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
+            for place, row in self._rows[id(group)].items():
+                self._buffers += [(group.owners[place], name, row + _COLUMNS[name]) for name in names]
+
+
+_GRADIENT = native.LAYOUTS["ROW"].place["gradient"]
+_WIDTH = native.LAYOUTS["ROW"].size
+_COLUMNS = native.LAYOUTS["ROW"].place | {"momentum_buffer": native.LAYOUTS["ROW"].place["momentum"]}
+_address, _numel, _is_contiguous, _is_neg = Tensor.data_ptr, Tensor.numel, Tensor.is_contiguous, Tensor.is_neg
+
+
+def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
+    """Returns whether a kernel can take it: in one piece, of a dtype that they know, and no subclass of a tensor."""
+    dtype = parameter.dtype
+    return (
+        (triton.available() if parameter.is_cuda else parameter.is_cpu and native.stepper() is not None)
+        and dtype in native.TYPES
+        and gradient.dtype is dtype
+        and (type(parameter) is Parameter or type(parameter) is Tensor)
+        and type(gradient) is Tensor
+        and gradient.shape == parameter.shape
+        and (gradient.data_ptr() != 0 or not gradient.numel())  # torch has tensors of zeros that are nowhere in memory
+        and parameter.is_contiguous()
+        and gradient.is_contiguous()
+        and not gradient.is_neg()
+        and (momentum is None or fits(momentum, parameter))
+    )
+
+
+def fits(buffer: Tensor, parameter: Tensor) -> bool:
+    """Returns whether the kernels can take a buffer of an optimizer for a parameter that they can take."""
+    return (
+        buffer.device == parameter.device
+        and buffer.dtype is native.TYPES[parameter.dtype].momentum
+        and buffer.shape == parameter.shape
+        and buffer.is_contiguous()
+    )

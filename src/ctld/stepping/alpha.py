@@ -1,0 +1,120 @@
+"""α's own step in the call that moves the parameters, for the pieces of the paper's tempering.
+
+The definition is `Tempering`, in Python; kernels.c has the same operations in the same order, and a test holds the two equal to
+the bit. This file knows numbers only, none of the tempering's classes.
+"""
+
+import math
+import struct
+from array import array
+from typing import NamedTuple
+
+from ctld.stepping import native
+
+_LAYOUT = native.LAYOUTS["ALPHA"]
+_STATE = struct.Struct("=2d")
+_THIS_STEP = _LAYOUT.packer("alpha", "loss")
+_CONSTANTS = _LAYOUT.packer("plateau", "hill_scale")
+_FOUND = _LAYOUT.packer("potential", "clamped")
+_AT_CONSTANTS, _AT_FOUND = 8 * _LAYOUT.place["plateau"], 8 * _LAYOUT.place["potential"]
+
+
+class Smoothstep(NamedTuple):
+    """g(α) of `TemperatureScaling`."""
+
+    plateau: float
+    edge: float
+    depth: float
+
+
+class Wall(NamedTuple):
+    """φ(α) of `ConfiningWell`."""
+
+    edge: float
+    strength: float
+
+
+class Hills(NamedTuple):
+    """V_b(α) of `Metadynamics`; the kernel adds a hill to `values`, where they are."""
+
+    values: "array[float]"
+    nodes: "array[float]"
+    edge: float
+    height: float
+    width: float
+
+
+class Found(NamedTuple):
+    """What a step has found out."""
+
+    potential: float
+    """N·(±loss + prior)."""
+    hamiltonian: float
+    """(potential + kinetic energy)/T."""
+    force: float
+    """h, on α."""
+    clamped: int
+    """Whether the variance of the noise on r_α would have been negative, with noise compensation."""
+
+
+class Alpha:
+    """The numbers of α's dynamics, in a place that is made once.
+
+    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there are `state` and `found` to read.
+    Where `moved` is False, the Hamiltonian was not finite: the parameters have moved, α and the hills have not.
+    """
+
+    def __init__(self, scaling: Smoothstep, well: Wall | None, bias: Hills | None) -> None:
+        self._fields = array("q", bytes(8 * _LAYOUT.size))
+        self._bias = bias  # keeps the arrays alive
+        self.address = native.address(self._fields)
+        hills: tuple[float, ...] = (0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+        if bias is not None:
+            if len(bias.values) != len(bias.nodes) or len(bias.nodes) < 2:
+                raise ValueError(
+                    f"a bias has {len(bias.values)} values at {len(bias.nodes)} nodes; give a value for each, and two or more"
+                )
+            addresses = native.address(bias.values), native.address(bias.nodes)
+            bins, scale = len(bias.nodes) - 1, 0.5 / bias.width**2
+            hills = (*addresses, bins, bias.edge, bias.height, bias.width, scale)
+        wall = (0, 0.0, 0.0) if well is None else (1, *well)
+        _CONSTANTS.pack_into(self._fields, _AT_CONSTANTS, *scaling, *wall, *hills)
+
+    def set(
+        self,
+        alpha: float,
+        momentum: float,
+        mass: float,
+        step_size: float,
+        friction: float,
+        normal: float,
+        hamiltonian_variance: float,
+        num_data: float,
+        temperature: float,
+        loss: float,
+    ) -> None:
+        """Writes what a step begins with; `loss` is the mean loss, negative where it is to grow."""
+        _THIS_STEP.pack_into(
+            self._fields, 0, alpha, momentum, mass, step_size, friction, normal, hamiltonian_variance, num_data,
+            temperature, loss,
+        )  # fmt: skip
+
+    @property
+    def state(self) -> tuple[float, float]:
+        """α and r_α."""
+        alpha, momentum = _STATE.unpack_from(self._fields)
+        return alpha, momentum
+
+    @property
+    def found(self) -> Found:
+        """What the last step has found out."""
+        return Found._make(_FOUND.unpack_from(self._fields, _AT_FOUND))
+
+    @property
+    def moved(self) -> bool:
+        """Whether the last step has moved α."""
+        return math.isfinite(self.found.hamiltonian)
+
+
+if _LAYOUT.fields[:2] != ("alpha", "momentum") or _LAYOUT.fields[-4:] != Found._fields:
+    raise ImportError("layout.h has other fields than ctld.stepping.alpha writes; install ctld again")

@@ -1,0 +1,158 @@
+"""How hot each group of parameters is, measured while the run goes on, in units of T/g(α): 1 is right.
+
+    kinetic           N‖(u_t + u_{t−1})/2‖²/d : the momenta. Exact on a Gaussian at any stable lr (UBU's is not)
+    configurational   θᵀ∇U/d                  : the parameters. Sees the bias of a large step; settles as slowly as they do
+    minibatch heat    N lr σ²/(2(1 − μ))      : what the noise of the gradients, of variance σ², adds to that of the parameters
+
+The steps at the lowest temperature count, g = 1 where there is such a one: those are the ones that are samples. For the last
+two, some elements of a group are probed (`probe.py`), now and then, at moments drawn at random so that they do not keep step
+with a temperature that moves by a timetable. The averages are in the state, with batch means for their bands.
+"""
+
+import math
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ctld.checks import flag
+from ctld.noise import scalar_normal
+from ctld.stepping.foreach import Noise
+from ctld.thermometers.group import GroupTemperatures, GroupThermometer
+from ctld.thermometers.probe import PROJECTIONS, Elements
+
+RAREST, MOST_OFTEN = 512, 32  # steps from one probe to the next; in between, PROBES of them fit into the exploration
+PROBES = 100
+ADVICE_PERIOD = 32
+"""Steps from one look at the averages to the next, by whoever gives advice; readings are not many by then."""
+_PROBE_NOISE = 1 << 60  # flips a bit of the seed
+
+
+class Thermometers:
+    """The thermometers of all groups that explore, by number.
+
+    A probe takes three steps in a row: at two of them gradients are held, at the third everything is measured. `probe` comes
+    before the step; what it saw is held by `taken`, once the step is sure to be taken.
+    """
+
+    def __init__(self, exploration_steps: int) -> None:
+        self.period = max(MOST_OFTEN, min(RAREST, exploration_steps // PROBES))
+        self.num_groups = 1
+        self.sharded = False
+        """Whether what is held of a probe is one rank's alone."""
+        self.warned = False
+        """Whether its advice has been given."""
+        self._groups: dict[int, GroupThermometer] = {}
+        self._readings: list[tuple[int, float, float]] = []
+        self._seen: dict[int, tuple[int, Tensor]] = {}
+        self._window, self._start = -1, 0
+        self._elements: dict[int, Elements] = {}
+
+    def of(self, number: int) -> GroupThermometer:
+        """Returns the thermometer of a group."""
+        self._take_in()
+        return self._of(number)
+
+    @property
+    def groups(self) -> dict[int, GroupThermometer]:
+        self._take_in()
+        return self._groups
+
+    @property
+    def temperatures(self) -> tuple[GroupTemperatures | None, ...]:
+        """What is known by now; None for groups that have not explored."""
+        known = self.groups
+        return tuple(known[n].temperatures if n in known else None for n in range(self.num_groups))
+
+    def read(self, number: int, kinetic: float, ratio: float) -> None:
+        """Notes a group's momenta of a step at 1/g = `ratio`; they are taken in when somebody looks."""
+        self._readings.append((number, kinetic, ratio))
+
+    def _take_in(self) -> None:
+        readings, self._readings = self._readings, []
+        for number, kinetic, ratio in readings:
+            self._of(number).read(kinetic, ratio)
+
+    def _of(self, number: int) -> GroupThermometer:
+        found = self._groups.get(number)
+        if found is None:
+            found = self._groups[number] = GroupThermometer()
+        return found
+
+    # ---- probes ----
+
+    def phase(self, step: int, seed: int) -> int:
+        """Returns where in a probe a step is: 0 and 1, and 2, at which it measures; another number when there is none."""
+        window, place = divmod(step, self.period)
+        if window != self._window:
+            draw = scalar_normal(seed ^ _PROBE_NOISE, 0, window)
+            self._window, self._start = window, int(0.5 * math.erfc(-draw / math.sqrt(2.0)) * (self.period - 2))
+        return place - self._start
+
+    @torch.no_grad()
+    def probe(
+        self, number: int, group: dict[str, Any], noise: Noise, scales: Any, *, version: int, ranks: int
+    ) -> Tensor | None:
+        """Looks at a group's elements before the step `noise.step`; returns the sums of `Elements` when that completes it.
+
+        `version` changes when the scales do, of which all steps of a probe must have the same.
+        """
+        identity = zlib.crc32(repr((version, [parameter.grad is None for parameter in group["params"]])).encode())
+        elements = self._elements.get(number)
+        if elements is None or elements.identity != identity or not elements.fits(group["params"]):
+            elements = self._elements[number] = Elements(identity, group["params"], scales, ranks=ranks)
+        theta, gradient = elements.read()
+        directions = Noise("three_point", noise.seed ^ _PROBE_NOISE, noise.step // self.period)
+        seen = elements.projections(gradient, directions, number)
+        if self.phase(noise.step, noise.seed) < 2:
+            self._seen[number] = identity, seen
+            return None
+        known, change = self.groups.get(number), None
+        if known is not None and len(known.held) == 2 and known.identity == identity:
+            change = seen - 2.0 * known.held[1].to(seen) + known.held[0].to(seen)
+        decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
+        return elements.sums(theta, sign * gradient + decay * theta, change)
+
+    def taken(self, probed: bool) -> None:
+        """The step was taken: what was seen is held until the probe is complete."""
+        if probed:
+            for number in self.groups.keys() | self._seen.keys():
+                self._of(number).hold(self._seen.get(number))
+        self._seen = {}
+
+    def pause(self) -> None:
+        """Exploration has ended, or a new one begins: what is held is not of the step before."""
+        self._seen = {}
+        for thermometer in self.groups.values():
+            thermometer.hold(None)
+
+    # ---- state ----
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_elements": {}}  # they belong to the original's parameters
+
+    def state_dict(self) -> dict[str, Any]:
+        """A row for each group, zeros where there is nothing. What was seen of shards is one rank's alone, and left out."""
+        rows = torch.zeros((self.num_groups, GroupThermometer.NUMBERS), dtype=torch.float64)
+        for number, thermometer in self.groups.items():
+            if number < self.num_groups:  # else the group was taken out
+                rows[number] = torch.tensor(thermometer.numbers, dtype=torch.float64)
+        if self.sharded:
+            rows[:, 2] = 0.0
+            rows[:, -2 * PROJECTIONS :] = 0.0
+        return {"thermometers": rows, "warned_of_temperature": self.warned}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        rows = torch.as_tensor(state_dict["thermometers"]).to("cpu", torch.float64)
+        if rows.shape != (self.num_groups, GroupThermometer.NUMBERS):
+            raise ValueError(
+                f"the thermometers of the state are of shape {tuple(rows.shape)}, expected "
+                f"{(self.num_groups, GroupThermometer.NUMBERS)}: it has other groups"
+            )
+        groups = {number: GroupThermometer() for number, row in enumerate(rows.tolist()) if row[0]}
+        for number, thermometer in groups.items():
+            thermometer.numbers = rows[number].tolist()
+        self.warned = flag("warned_of_temperature", state_dict["warned_of_temperature"])
+        self._groups, self._readings, self._seen, self._elements = groups, [], {}, {}
+        self._window = -1  # of another seed
