@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ctld.ensembles.outliers import Sketch, outlying_classifiers, outlying_regressors
+
 
 class Average(ABC):
     """Outputs of one sample after the other, batch by batch; `_join` folds a sample's batch into what is there."""
@@ -16,13 +18,16 @@ class Average(ABC):
     def __init__(self) -> None:
         self.num_samples = 0
         self._parts: list[list[Tensor]] = []
+        self._sketch = Sketch()
 
     def begin(self) -> None:
         self.num_samples += 1
+        self._sketch.begin()
         self._position = 0
 
     def add(self, output: Any) -> None:
         found = self._read(output)
+        self._sketch.add(found[0])
         if self.num_samples == 1:
             self._parts.append(found)
         elif self._position == len(self._parts) or self._parts[self._position][0].shape != found[0].shape:
@@ -44,6 +49,10 @@ class Average(ABC):
 
     @abstractmethod
     def means(self) -> list[Tensor]: ...
+
+    @abstractmethod
+    def outliers(self) -> dict[int, str]:
+        """Returns, by the sample's number, why its predictions do not belong to those of the others."""
 
     @abstractmethod
     def _read(self, output: Any) -> list[Tensor]: ...
@@ -72,6 +81,9 @@ class OfLogits(Average):
         log_sum, entropies = self._whole()
         return [log_sum - math.log(self.num_samples), entropies / self.num_samples]
 
+    def outliers(self) -> dict[int, str]:
+        return outlying_classifiers(self._sketch.samples())
+
 
 class OfValues(Average):
     """Mean, summed squared deviations from it (Welford), and summed variances."""
@@ -99,6 +111,9 @@ class OfValues(Average):
         """Mean, variance of the means, mean variance."""
         mean, squares, variances = self._whole()
         return [mean, squares / self.num_samples, variances / self.num_samples]
+
+    def outliers(self) -> dict[int, str]:
+        return outlying_regressors(self._sketch.samples())
 
 
 def entropy(log_probabilities: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctld.checks import integer, real
+from ctld.checks import integer, real, warn_user
 from ctld.ensembles.folder import INDEX, File, Folder
+from ctld.ensembles.progress import RATIO_TOLERANCE, rank, reading_of, refuse_what_never_collects, steps_of
 from ctld.ensembles.samples import (
+    Keep,
     Kind,
     Reading,
     Sample,
@@ -28,11 +30,12 @@ from ctld.ensembles.samples import (
 )
 from ctld.optimizers import CTLD
 
-# Room for rounding in 1/g(α), as in `ctld.diagnostics`.
-RATIO_TOLERANCE = 1e-6
+# Of each kind, unless the user says otherwise.
+AT_MOST = 20
 
 # A sample's tensors, in memory; its file; or None on a rank that leaves the files to rank 0.
 Held = dict[str, Tensor] | File | None
+Entry = tuple[SampleRecord, Held]
 
 
 class SampleCollector:
@@ -52,13 +55,18 @@ class SampleCollector:
     optimizer : Optimizer
         A `CTLD` for `update`; for `collect`, any.
     folder : path, optional
-        Where samples go as safetensors files (extra `lab`): an empty one, or none yet. Left out, they stay in memory. Under
-        `torch.distributed` rank 0 writes.
-    at_most : int
-        How many samples of each kind are kept; the oldest of its kind goes first.
+        Where samples go as safetensors files (extra `ensembles`): an empty one, or none yet. Left out, they stay in memory.
+        Under `torch.distributed` rank 0 writes.
+    at_most : int, optional
+        How many samples of each kind are kept. Left out: 20, and a warning says when the first has to go.
     cold_every : int, optional
         Every so many steps a cold sample is taken, if that step of the exploration was at temperature ratio 1. Left out, none
         is.
+    keep : "newest" or "best"
+        Which of the cycles' models stay when there are more than `at_most`: the newest, or those with the lowest loss that was
+        handed over. Of cold samples the newest stay: to choose among draws of a posterior would spoil it.
+    overwrite : bool
+        Whether samples that lie in `folder` already are replaced.
     """
 
     def __init__(
@@ -67,19 +75,26 @@ class SampleCollector:
         optimizer: torch.optim.Optimizer | None,
         *,
         folder: str | os.PathLike[str] | None = None,
-        at_most: int = 20,
+        at_most: int | None = None,
         cold_every: int | None = None,
+        keep: Keep = "newest",
+        overwrite: bool = False,
     ) -> None:
-        self.at_most = integer("at_most", at_most, at_least=1)
+        if keep not in ("newest", "best"):
+            raise ValueError(f'keep = {keep!r} is unknown; give "newest" or "best"')
+        self.at_most = AT_MOST if at_most is None else integer("at_most", at_most, at_least=1)
+        self.keep = keep
+        self.dropped = 0
+        self._says_what_is_dropped = at_most is None
         self.cold_every = None if cold_every is None else integer("cold_every", cold_every, at_least=1)
         self._model, self._optimizer = model, optimizer
         self._folder = None if folder is None else Folder(folder)
-        self._entries: list[tuple[SampleRecord, Held]] = []
+        self._entries: list[Entry] = []
         self._reading: Reading | None = None  # at the last step of the last exploration
         self._serial = 0  # of the last file
         self._seen: int | None = None  # the step that the last update or collect saw
-        if self._folder is not None and _rank() == 0:
-            self._folder.create()
+        if self._folder is not None and rank() == 0:
+            self._folder.create(overwrite=overwrite)
             self._commit()
 
     @classmethod
@@ -97,7 +112,10 @@ class SampleCollector:
         place = Folder(folder)
         index = place.read_index()
         try:
-            collector = cls(model, optimizer, at_most=index["at_most"], cold_every=index["cold_every"])
+            options = {name: index[name] for name in ("at_most", "cold_every")}
+            # Indexes of version 0.1 have neither of the two.
+            collector = cls(model, optimizer, keep=index.get("keep", "newest"), **options)
+            collector.dropped = integer("dropped", index.get("dropped", 0), at_least=0)
             collector._serial = integer("serial", index["serial"], at_least=0)
             collector._reading = reading_from_plain(index["reading"])
             collector._entries = [(from_plain(item["record"]), place.file(item["file"])) for item in index["samples"]]
@@ -115,6 +133,17 @@ class SampleCollector:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __bool__(self) -> bool:
+        """True, also while it is empty: `if collector` asks whether there is one."""
+        return True
+
+    def __repr__(self) -> str:
+        kinds = [record.kind for record in self.records]
+        counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in ("cycle", "cold") if kind in kinds) or "empty"
+        dropped = f", {self.dropped} dropped" if self.dropped else ""
+        place = "in memory" if self._folder is None else f"in {str(self._folder.path)!r}"
+        return f"<SampleCollector {place}: {counts}{dropped}, at most {self.at_most} of a kind>"
 
     def __iter__(self) -> Iterator[Sample]:
         for record, held in list(self._entries):
@@ -137,11 +166,13 @@ class SampleCollector:
             raise TypeError(
                 f"update goes by the cycles of CTLD, not of {type(optimizer).__name__}; call collect(step=...)"
             )
-        step = optimizer._step_count
+        if self._seen is None:
+            refuse_what_never_collects(optimizer, self.cold_every)
+        step = steps_of(optimizer)
         if optimizer.last is None or step == self._seen:
             return None  # no step was taken, or it was refused
         self._go_to(step)
-        reading = _reading(optimizer)
+        reading = reading_of(optimizer)
         if reading is not None and not optimizer.exploring:
             self._reading = reading
             self._commit()
@@ -158,7 +189,7 @@ class SampleCollector:
         `step` is how many were done, for an optimizer that does not count them itself.
         """
         if step is None:
-            step = getattr(self._optimizer, "_step_count", None)
+            step = steps_of(self._optimizer)
         if step is None:
             raise ValueError(f"{type(self._optimizer).__name__} does not count its steps; give collect(step=...)")
         step = integer("step", step, at_least=0)
@@ -187,11 +218,33 @@ class SampleCollector:
             loss=None if loss is None else real("loss", loss.item() if isinstance(loss, Tensor) else loss),
             reading=reading,
         )
+        if self.keep == "best" and kind == "cycle" and record.loss is None:
+            raise ValueError('keep="best" goes by the loss; hand it over: update(loss=loss)')
         held = self._hold(copied(self._model))
         others = [entry for entry in self._entries if (entry[0].kind, entry[0].step) != (kind, step)]
-        self._entries = _newest([*others, (record, held)], self.at_most)
+        self._entries = self._chosen([*others, (record, held)])
+        self._count_dropped(len(others) + 1 - len(self._entries), kind)
         self._commit()
         return record
+
+    def _count_dropped(self, number: int, kind: Kind) -> None:
+        self.dropped += number
+        if number and self._says_what_is_dropped:
+            self._says_what_is_dropped = False
+            warn_user(
+                f"there are more than {self.at_most} {kind} samples, the default of at_most, and from now on one of them is "
+                "dropped for each new one: give SampleCollector(at_most=...) as many as are to be averaged"
+            )
+
+    def _chosen(self, entries: list[Entry]) -> list[Entry]:
+        """Returns at most `at_most` of each kind, in the order in which they were taken."""
+        kept: list[Entry] = []
+        for kind in ("cycle", "cold"):
+            of_kind = [entry for entry in entries if entry[0].kind == kind]
+            if kind == "cycle" and self.keep == "best":
+                of_kind.sort(key=_badness)
+            kept += of_kind[-self.at_most :]
+        return sorted(kept, key=lambda entry: entry[0].step)
 
     # ---- batch norm ----
 
@@ -206,7 +259,7 @@ class SampleCollector:
         model = self._model if model is None else model
         if model is None:
             raise ValueError("there is no model to compute statistics with; give refresh_batch_norm(loader, model)")
-        if self._folder is not None and _rank() != 0:
+        if self._folder is not None and rank() != 0:
             return
         own = copy.deepcopy(bare(model))
         if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in own.modules()):
@@ -227,7 +280,7 @@ class SampleCollector:
         if self._folder is None:
             return state
         self._serial += 1
-        return self._folder.write_sample(self._serial, state) if _rank() == 0 else None
+        return self._folder.write_sample(self._serial, state) if rank() == 0 else None
 
     def _load(self, held: Held) -> dict[str, Tensor]:
         if isinstance(held, dict):
@@ -240,12 +293,14 @@ class SampleCollector:
 
     def _commit(self) -> None:
         """Make the index say what the entries are, by rank 0; in memory there is none."""
-        if self._folder is None or _rank() != 0:
+        if self._folder is None or rank() != 0:
             return
         files = [(record, held) for record, held in self._entries if isinstance(held, File)]
         index = {
             "at_most": self.at_most,
             "cold_every": self.cold_every,
+            "keep": self.keep,
+            "dropped": self.dropped,
             "serial": self._serial,
             "reading": None if self._reading is None else asdict(self._reading),
             "samples": [{"record": to_plain(record), "file": asdict(file)} for record, file in files],
@@ -258,42 +313,21 @@ class SampleCollector:
             raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
         return {
             "reading": None if self._reading is None else asdict(self._reading),
+            "dropped": self.dropped,
             "samples": [{"record": to_plain(record), "state": self._load(held)} for record, held in self._entries],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self._folder is not None:
             raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
-        entries: list[tuple[SampleRecord, Held]] = [
-            (from_plain(item["record"]), dict(item["state"])) for item in state_dict["samples"]
-        ]
+        entries: list[Entry] = [(from_plain(item["record"]), dict(item["state"])) for item in state_dict["samples"]]
         self._reading = reading_from_plain(state_dict["reading"])
-        self._entries = _newest(entries, self.at_most)
+        self._entries = self._chosen(entries)
+        self.dropped = integer("dropped", state_dict.get("dropped", 0), at_least=0)
         self._seen = None
 
 
-def _reading(optimizer: CTLD) -> Reading | None:
-    """None after a step of fine-tuning, and after one in which all groups rested."""
-    last = optimizer.last
-    if last is None or last.kinetic_temperature is None:
-        return None
-    return Reading(
-        step=optimizer._step_count,
-        alpha=last.alpha,
-        temperature_ratio=last.temperature_ratio,
-        kinetic_temperature=last.kinetic_temperature,
-        target_temperature=optimizer.temperature * last.temperature_ratio,
-    )
-
-
-def _newest(entries: list[tuple[SampleRecord, Held]], at_most: int) -> list[tuple[SampleRecord, Held]]:
-    """At most so many of each kind, in the order in which they were taken."""
-    kept: list[tuple[SampleRecord, Held]] = []
-    for kind in ("cycle", "cold"):
-        kept += [entry for entry in entries if entry[0].kind == kind][-at_most:]
-    return sorted(kept, key=lambda entry: entry[0].step)
-
-
-def _rank() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else 0
+def _badness(entry: Entry) -> tuple[float, int]:
+    """Orders from the worst to the best; of two equally good ones the newer is better."""
+    assert entry[0].loss is not None
+    return -entry[0].loss, entry[0].step

@@ -38,11 +38,19 @@ class Folder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def create(self) -> None:
-        """For a collection that starts: where anything lies already, nothing is touched."""
+    def create(self, *, overwrite: bool = False) -> None:
+        """Makes room for a collection that starts: where anything lies already, nothing is touched.
+
+        With `overwrite` a collection may lie there: its files go when the first index is written. Strangers' files may not.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         if (self.path / INDEX).exists():
-            raise FileExistsError(f"{self.path} has samples already: SampleCollector.open goes on with them")
+            if overwrite:
+                self.read_index()  # else it is not ours to remove
+                return
+            raise FileExistsError(
+                f"{self.path} has samples already: SampleCollector.open goes on with them, overwrite=True replaces them"
+            )
         if any(not entry.name.endswith(".unfinished") for entry in self.path.iterdir()):
             raise FileExistsError(f"{self.path} is not empty and has no {INDEX}: give a folder of its own")
 
@@ -133,5 +141,5 @@ def _safetensors() -> Any:
         return import_module("safetensors.torch")
     except ImportError as error:
         raise ImportError(
-            'samples on disk need safetensors; pip install "ctld[lab]", or safetensors, or keep them in memory (no folder)'
+            "samples on disk need safetensors; python -m pip install safetensors, or keep them in memory (no folder)"
         ) from error

@@ -7,22 +7,23 @@ For numbers the same, by the law of total variance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from ctld.checks import integer
+from ctld.checks import integer, warn_user
 from ctld.ensembles.averages import OfLogits, OfValues, entropy
+from ctld.ensembles.metrics import classification_metrics
 from ctld.ensembles.samples import Sample, bare, check_fits
 
 Samples = Iterable[Sample | Mapping[str, Tensor]]
 Inputs = Tensor | Iterable[Any]
+Forward = Callable[[nn.Module, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,13 @@ class Prediction:
     aleatoric: Tensor
     """Mean entropy of the samples' own distributions."""
     num_samples: int
+    outliers: dict[int, str] = field(default_factory=dict)
+    """By the number of the sample, from 0, what is wrong with it: it predicts the same for every input, or is far from the
+    others (`ctld.ensembles.outliers`). They are in the average all the same: whoever averages decides."""
 
     @property
     def probabilities(self) -> Tensor:
-        # Rounding could leave 1 + 1e-16, which torchmetrics would take for logits.
+        # Rounding could leave 1 + 1e-16, which others would take for a logit.
         return self.log_probabilities.exp().clamp(max=1.0)
 
     @property
@@ -51,34 +55,8 @@ class Prediction:
         return (self.total - self.aleatoric).clamp(min=0.0)
 
     def metrics(self, labels: Tensor, *, num_bins: int = 15) -> dict[str, float]:
-        """Mean nll (nats), error, Brier score (sum over classes, 0 to 2) and expected calibration error (top label, l1).
-
-        All but nll, which comes from the logarithms, by torchmetrics (extra `lab`).
-        """
-        functional = _torchmetrics()
-        classes = self.log_probabilities.shape[-1]
-        labels = labels.detach().cpu()
-        if labels.shape != self.log_probabilities.shape[:-1]:
-            raise ValueError(
-                f"labels have shape {tuple(labels.shape)}; one class for each prediction would be "
-                f"{tuple(self.log_probabilities.shape[:-1])}"
-            )
-        if labels.is_floating_point() or labels.numel() == 0 or labels.min() < 0 or labels.max() >= classes:
-            raise ValueError(f"labels must be whole numbers from 0 to {classes - 1}, and there must be some")
-        labels = labels.reshape(-1).long()
-        log_probabilities = self.log_probabilities.reshape(-1, classes)
-        probabilities = self.probabilities.reshape(-1, classes)
-        truth = nn.functional.one_hot(labels, classes).to(probabilities)
-        accuracy = functional.classification.multiclass_accuracy(probabilities, labels, classes, average="micro")
-        calibration = functional.classification.multiclass_calibration_error(
-            probabilities, labels, classes, n_bins=integer("num_bins", num_bins, at_least=1), norm="l1"
-        )
-        return {
-            "nll": -float(log_probabilities.gather(1, labels[:, None]).mean()),
-            "error": 1.0 - float(accuracy),
-            "brier": classes * float(functional.mean_squared_error(probabilities, truth)),
-            "ece": float(calibration),
-        }
+        """Returns mean nll (nats), error, Brier score (sum over classes, 0 to 2) and ECE (top label, l1)."""
+        return classification_metrics(self.log_probabilities, labels, num_bins=num_bins)
 
 
 @dataclass(frozen=True)
@@ -91,6 +69,8 @@ class RegressionPrediction:
     epistemic: Tensor
     """Variance of the means that the samples predict (divided by their number)."""
     num_samples: int
+    outliers: dict[int, str] = field(default_factory=dict)
+    """As in `Prediction`."""
 
     @property
     def total(self) -> Tensor:
@@ -105,6 +85,7 @@ def predict(
     *,
     kind: Literal["classification"] = "classification",
     batch_size: int | None = None,
+    forward: Forward | None = None,
 ) -> Prediction: ...
 
 
@@ -116,6 +97,7 @@ def predict(
     *,
     kind: Literal["regression"],
     batch_size: int | None = None,
+    forward: Forward | None = None,
 ) -> RegressionPrediction: ...
 
 
@@ -126,6 +108,7 @@ def predict(
     *,
     kind: Literal["classification", "regression"] = "classification",
     batch_size: int | None = None,
+    forward: Forward | None = None,
 ) -> Prediction | RegressionPrediction:
     """The averaged prediction of `samples`. Memory goes with the inputs and not with the number of samples.
 
@@ -137,31 +120,79 @@ def predict(
         A `SampleCollector`, `collector.of_kind("cold")`, any generator: gone through once, none held longer than its turn.
     inputs : Tensor, or batches
         A tensor of all inputs, or what gives the same batches each time it is gone through, as a DataLoader that does not
-        shuffle; of a tuple or list the first is the input.
+        shuffle; of a tuple or list the first is the input, a dict is handed over by keywords, without its "labels". They are
+        moved to where the model is.
     kind : "classification" or "regression"
-        The model gives logits, classes in the last dimension; or it gives numbers, or a pair (mean, variance) of them.
+        The model gives logits, classes in the last dimension; or it gives numbers, or a pair (mean, variance) of them. What has
+        `logits`, as a key or an attribute, gives these.
     batch_size : int, optional
         Into which an input tensor is cut; all at once, if left out.
+    forward : callable, optional
+        forward(model, batch) in place of all that: for models that are called otherwise.
     """
     if kind not in ("classification", "regression"):
         raise ValueError(f'kind = {kind!r} is unknown; give "classification" or "regression"')
-    model = bare(model)
+    call = _Call(bare(model), forward)
     average = OfLogits() if kind == "classification" else OfValues()
     batches = _batches(inputs, batch_size)
-    with torch.no_grad(), _evaluating(model):
+    with torch.no_grad(), _evaluating(call):
         for state in map(_state, samples):
-            check_fits(model, state)
-            placed = {name: tensor.to(_device(model, name)) for name, tensor in state.items()}
+            check_fits(call.model, state)
+            placed = {f"model.{name}": tensor.to(_device(call.model, name)) for name, tensor in state.items()}
             del state  # before the next one is made
             average.begin()
             for batch in batches:
-                average.add(torch.func.functional_call(model, placed, (batch[0] if _several(batch) else batch,)))
+                average.add(torch.func.functional_call(call, placed, (batch,)))
             del placed
             average.end()
     first, second, *third = average.means()
+    outliers = average.outliers()
+    if outliers:
+        named = "; ".join(f"sample {number} {what}" for number, what in outliers.items())
+        warn_user(
+            f"of {average.num_samples} samples some spoil the average: {named}. Leave them out of the samples that are handed "
+            "over, and train at a lower temperature or lr"
+        )
     if kind == "classification":
-        return Prediction(first, second, average.num_samples)
-    return RegressionPrediction(first, third[0], second, average.num_samples)
+        return Prediction(first, second, average.num_samples, outliers)
+    return RegressionPrediction(first, third[0], second, average.num_samples, outliers)
+
+
+class _Call(nn.Module):
+    """A model and how it is called: `functional_call` takes a module."""
+
+    def __init__(self, model: nn.Module, forward: Forward | None) -> None:
+        super().__init__()
+        self.model = model
+        self._forward = forward
+        first = next(iter(model.parameters()), None)
+        self._device = None if first is None else first.device
+
+    def forward(self, batch: Any) -> Any:
+        batch = moved(batch, self._device)
+        return called(self.model, batch) if self._forward is None else self._forward(self.model, batch)
+
+
+def called(model: nn.Module, batch: Any) -> Any:
+    """Returns what the model gives for a batch's inputs; its logits, where it gives more."""
+    if isinstance(batch, Mapping):
+        output = model(**{name: value for name, value in batch.items() if name not in ("labels", "label")})
+    else:
+        output = model(batch[0] if isinstance(batch, tuple | list) else batch)
+    if isinstance(output, Mapping) and "logits" in output:
+        return output["logits"]
+    return output if isinstance(output, Tensor) else getattr(output, "logits", output)
+
+
+def moved(batch: Any, device: torch.device | None) -> Any:
+    """Returns a batch with its tensors on `device`."""
+    if isinstance(batch, Tensor):
+        return batch if device is None else batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: moved(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
+        return type(batch)(moved(value, device) for value in batch)
+    return batch
 
 
 def _state(sample: Sample | Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -172,10 +203,6 @@ def _device(model: nn.Module, name: str) -> torch.device:
     place, _, last = name.rpartition(".")
     device: torch.device = getattr(model.get_submodule(place), last).device
     return device
-
-
-def _several(batch: Any) -> bool:
-    return isinstance(batch, tuple | list)
 
 
 def _batches(inputs: Inputs, batch_size: int | None) -> Iterable[Any]:
@@ -201,10 +228,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _torchmetrics() -> Any:
-    try:
-        return import_module("torchmetrics.functional")
-    except ImportError as error:
-        raise ImportError('torchmetrics is needed for this; pip install "ctld[lab]", or torchmetrics') from error

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ctld.checks import integer, real
 
 Kind = Literal["cycle", "cold"]
+Keep = Literal["newest", "best"]
 
 
 @dataclass(frozen=True, slots=True)
