@@ -35,7 +35,7 @@ ARROWS = {
         "ctld.tempering",
     },
     "ctld.cycles": {"ctld.optimizers"},
-    "ctld.ensembles": {"ctld.checks", "ctld.optimizers"},
+    "ctld.ensembles": {"ctld.checks", "ctld.cycles", "ctld.optimizers", "ctld.tempering"},
     "ctld": {
         "ctld.chains",
         "ctld.checks",

@@ -10,7 +10,7 @@ the schedules, `chains` several runs side by side in one process, `ensembles` wh
 from ctld import chains, diagnostics, ensembles, noise, schedules, tempering
 from ctld.checks import DriftError, NonFiniteError, TemperatureWarning
 from ctld.cycles import CycleLR
-from ctld.ensembles import SampleCollector, predict
+from ctld.ensembles import Ensemble, SampleCollector, fit_ensemble, predict
 from ctld.optimizers import (
     CSGHMC,
     CTLD,
@@ -48,6 +48,7 @@ __all__ = [
     "ConfiningWell",
     "CycleLR",
     "DriftError",
+    "Ensemble",
     "GroupTemperatures",
     "Langevin",
     "Metadynamics",
@@ -66,6 +67,7 @@ __all__ = [
     "create",
     "diagnostics",
     "ensembles",
+    "fit_ensemble",
     "noise",
     "predict",
     "schedules",

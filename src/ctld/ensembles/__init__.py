@@ -1,5 +1,9 @@
 """Models and samples kept along a run, and what they predict together.
 
+    ensemble = Ensemble(model, lr=0.1, num_data=N, total_steps=6000)    # then ensemble.step(loss), ensemble.predict(inputs)
+
+Or its parts, around an optimizer and a loop of one's own:
+
     collector = SampleCollector(model, optimizer)       # end-of-cycle models; with cold_every=..., cold samples too
     collector.update(loss=loss)                         # after every optimizer.step
     prediction = predict(model, collector, inputs)      # averaged probabilities, uncertainty in two parts
@@ -9,17 +13,21 @@ docs/ensembles.md has the whole of it.
 """
 
 from ctld.ensembles.collector import SampleCollector
+from ctld.ensembles.ensemble import Ensemble
+from ctld.ensembles.fit import fit_ensemble
 from ctld.ensembles.prediction import Prediction, RegressionPrediction, predict
 from ctld.ensembles.samples import Reading, Sample, SampleRecord
 from ctld.ensembles.traces import traces
 
 __all__ = [
+    "Ensemble",
     "Prediction",
     "Reading",
     "RegressionPrediction",
     "Sample",
     "SampleCollector",
     "SampleRecord",
+    "fit_ensemble",
     "predict",
     "traces",
 ]

@@ -169,7 +169,7 @@ class SampleCollector:
         if self._seen is None:
             refuse_what_never_collects(optimizer, self.cold_every)
         step = steps_of(optimizer)
-        if optimizer.last is None or step == self._seen:
+        if optimizer.last is None or step is None or step == self._seen:
             return None  # no step was taken, or it was refused
         self._go_to(step)
         reading = reading_of(optimizer)

@@ -30,7 +30,7 @@ def reading_of(optimizer: CTLD) -> Reading | None:
 
 def steps_of(optimizer: torch.optim.Optimizer | None) -> int | None:
     """Returns how many steps an optimizer of this library has done; None for one that does not count them."""
-    found = getattr(optimizer, "steps", None)
+    found: int | None = getattr(optimizer, "steps", None)
     return getattr(optimizer, "_step_count", None) if found is None else found
 
 
@@ -60,4 +60,4 @@ def refuse_what_never_collects(optimizer: CTLD, cold_every: int | None) -> None:
 def rank() -> int:
     """Returns this process's, 0 where there is no other."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.getrank() if distributed else 0
+    return torch.distributed.get_rank() if distributed else 0

@@ -128,13 +128,14 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 def copied(model: nn.Module) -> dict[str, Tensor]:
     """As they are now, on the CPU. Every rank calls it: a sharded tensor is put together by all of them."""
     with torch.no_grad():
-        return {name: _whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
+        return {name: whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Tensor) -> Tensor:
+    """Returns a tensor without its graph; a sharded one put together, by all ranks."""
     full_tensor = getattr(tensor, "full_tensor", None)
-    whole: Tensor = tensor if full_tensor is None else full_tensor()
-    return whole.detach()
+    found: Tensor = tensor if full_tensor is None else full_tensor()
+    return found.detach()
 
 
 def check_fits(model: nn.Module, state: Mapping[str, Tensor]) -> None:

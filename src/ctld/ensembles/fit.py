@@ -1,0 +1,127 @@
+"""fit_ensemble: an `Ensemble` for those without a training loop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor, nn
+
+from ctld.checks import integer
+from ctld.ensembles.ensemble import Ensemble
+from ctld.ensembles.prediction import called, moved
+from ctld.ensembles.progress import rank
+
+# Called after every step with the ensemble and the loss.
+Report = Callable[[Ensemble, Tensor], None]
+
+
+def fit_ensemble(
+    model: nn.Module,
+    loader: Iterable[Any],
+    loss_fn: Callable[..., Tensor],
+    *,
+    epochs: int,
+    cycles: int = 6,
+    lr: float = 0.1,
+    num_data: float | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Ensemble:
+    """Trains `model` for `epochs` passes over `loader`, in `cycles`, and returns the ensemble.
+
+    >>> ensemble = fit_ensemble(model, loader, nn.functional.cross_entropy, epochs=30)       # doctest: +SKIP
+    >>> ensemble.predict(test_inputs).metrics(test_labels)                                   # doctest: +SKIP
+
+    Parameters
+    ----------
+    model : Module
+        On its device; batches are moved there.
+    loader : DataLoader, or a list of batches
+        Of pairs (inputs, targets), for which the loss is loss_fn(model(inputs), targets). For batches of another form it is
+        loss_fn(model, batch).
+    loss_fn : callable
+        A mean over the batch.
+    epochs, cycles
+        Passes over the loader, and into how many cycles they are divided.
+    num_data : float, optional
+        The number of training examples; len(loader.dataset), if left out.
+    progress : bool
+        Whether a bar, or without `rich` and outside terminals a line for each cycle, is written to the standard error.
+    options
+        Of `Ensemble`.
+    """
+    epochs = integer("epochs", epochs, at_least=1)
+    if not isinstance(loader, Sized) or not len(loader):
+        raise ValueError("the loader has no length, or is empty; write a loop of your own around ctld.Ensemble")
+    if num_data is None:
+        dataset = getattr(loader, "dataset", None)
+        if not isinstance(dataset, Sized):
+            raise ValueError("the loader does not say how many examples it has; give num_data=")
+        num_data = len(dataset)
+    ensemble = Ensemble(model, lr, num_data, epochs * len(loader), cycles=cycles, **options)
+    device = next(iter(model.parameters())).device
+    model.train()
+    with _reporting(ensemble, progress and rank() == 0) as report:
+        for epoch in range(epochs):
+            set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+            for batch in loader:
+                loss = _loss(model, moved(batch, device), loss_fn)
+                loss.backward()  # type: ignore[no-untyped-call]
+                ensemble.step(loss.detach())
+                report(ensemble, loss)
+    return ensemble
+
+
+def _loss(model: nn.Module, batch: Any, loss_fn: Callable[..., Tensor]) -> Tensor:
+    if isinstance(batch, tuple | list) and len(batch) == 2 and not isinstance(batch[1], Mapping):
+        return loss_fn(called(model, batch), batch[1])
+    return loss_fn(model, batch)
+
+
+@contextmanager
+def _reporting(ensemble: Ensemble, wanted: bool) -> Iterator[Report]:
+    if not wanted:
+        yield lambda ensemble, loss: None
+        return
+    try:
+        rich = import_module("rich.progress") if sys.stderr.isatty() else None
+    except ImportError:
+        rich = None
+    if rich is None:
+        written = [0]
+
+        def line(ensemble: Ensemble, loss: Tensor) -> None:
+            if ensemble.steps % ensemble.cycle_steps == 0 and ensemble.steps != written[0]:
+                written[0] = ensemble.steps
+                sys.stderr.write(f"step {ensemble.steps} of {ensemble.total_steps}: {_words(ensemble, loss)}\n")
+
+        yield line
+        return
+    console = import_module("rich.console").Console(stderr=True)
+    columns = [
+        rich.TextColumn("{task.description}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TimeRemainingColumn(),
+    ]
+    with rich.Progress(*columns, console=console) as bar:
+        task = bar.add_task("training", total=ensemble.total_steps)
+
+        def report(ensemble: Ensemble, loss: Tensor) -> None:
+            # The loss is on a device: to read it at every step would stall it.
+            if ensemble.steps % 20 == 0 or ensemble.done:
+                bar.update(task, completed=ensemble.steps, description=_words(ensemble, loss))
+
+        yield report
+
+
+def _words(ensemble: Ensemble, loss: Tensor) -> str:
+    members = len(ensemble)
+    cycle = min(ensemble.steps // ensemble.cycle_steps + 1, ensemble.cycles)
+    return f"cycle {cycle}/{ensemble.cycles}, {members} member{'s' * (members != 1)}, loss {float(loss):.3g}"
