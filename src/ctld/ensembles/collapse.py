@@ -1,7 +1,7 @@
 """Notices a run that is being lost to its own noise, before its models go into an average.
 
-Three signs, none of which costs a look at a device more often than every `WINDOW` steps. Exploration at a loss above that of
-the untrained model has undone all training. A cycle that gives back a quarter of what training had gained has collapsed, and
+Three signs, none of which costs a look at a device more often than every `WINDOW` steps. Exploration at a loss far above
+that of the start has undone all training. A cycle that gives back a quarter of what training had gained has collapsed, and
 its model is not worth keeping. Weights whose size grows by far more than the noise can explain run away.
 """
 
@@ -17,9 +17,10 @@ from ctld.checks import warn_user
 from ctld.ensembles.samples import whole
 
 WINDOW = 20  # steps over which the loss of the exploration is averaged
-UNTRAINED = 5  # steps whose mean loss is that of the untrained model
+START_STEPS = 5  # steps whose mean loss is that of the start
 GIVEN_BACK = 0.25  # of what training had gained
-RUNAWAY = 3.0  # times the size that the noise explains; tenfold in the first cycle, which starts from small weights
+RUNAWAY = 3.0  # times the size that the noise explains
+FIRST_RUNAWAY = 10.0  # in the first cycle, which starts from small weights
 
 
 class MeanLoss:
@@ -62,62 +63,64 @@ class CollapseWatch:
     ----------
     remedy : str
         What a user can do, the end of each warning.
+    size : float
+        RMS of the weights before training.
     """
 
-    def __init__(self, remedy: str) -> None:
+    def __init__(self, remedy: str, size: float) -> None:
         self._remedy = remedy
-        self._untrained, self._window = MeanLoss(), MeanLoss()
+        self._start, self._window = MeanLoss(), MeanLoss()
         self._hot_windows = 0
         self._best: float | None = None
-        self._size: float | None = None  # of the weights, when the cycle began
+        self._size = size
         self._warned: list[str] = []
 
-    def explored(self, loss: float | Tensor) -> None:
-        """Hears the loss of a step of exploration."""
-        if self._untrained.count < UNTRAINED:
-            self._untrained.add(loss)
+    def hear(self, loss: float | Tensor, *, exploring: bool) -> None:
+        """Hears the loss of a step."""
+        if self._start.count < START_STEPS:
+            self._start.add(loss)
+        if not exploring:
+            return
         self._window.add(loss)
         if self._window.count < WINDOW:
             return
         mean, self._window = self._window.read(), MeanLoss()
-        untrained = self._untrained.read()
+        start = self._start.read()
         # A large lr may throw the first steps of a training far up by itself.
-        limit = untrained + (abs(untrained) if self._best is None else 0.1 * abs(untrained - self._best))
+        limit = start + (abs(start) if self._best is None else max(0.1 * (start - self._best), abs(self._best)))
         self._hot_windows = 0 if mean <= limit else self._hot_windows + 1
         if self._hot_windows == 2:
             self._warn(
                 "explored",
-                f"exploration is at a loss of {mean:.3g}, above the {untrained:.3g} before training: its noise has undone "
-                "what was learned",
+                f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: its noise has undone what was "
+                "learned",
             )
 
     def noise_ended(self, size: float, spread: float) -> None:
         """Hears the RMS of the weights at the end of an exploration whose noise spreads free weights by `spread`."""
-        start, factor = self._size or size, RUNAWAY if self._best is not None else 10.0
-        if not math.isfinite(size) or size > factor * math.hypot(start, spread):
+        before, factor = self._size, RUNAWAY if self._best is not None else FIRST_RUNAWAY
+        if not math.isfinite(size) or size > factor * math.hypot(before, spread):
             self._warn(
                 "size",
-                f"the weights run away: their RMS went from {start:.3g} to {size:.3g} in one exploration, where the noise "
-                f"explains {math.hypot(start, spread):.3g}",
+                f"the weights run away: their RMS went from {before:.3g} to {size:.3g} in one exploration, where the noise "
+                f"explains {math.hypot(before, spread):.3g}",
             )
 
     def cycle_ended(self, loss: float, size: float) -> bool:
         """Returns whether the model at the end of a cycle is worth keeping."""
         self._size, self._window, self._hot_windows = size, MeanLoss(), 0
-        untrained, best = self._untrained.read(), self._best
+        start, best = self._start.read(), self._best
         if best is None:
-            if not loss < untrained:
-                self._warn(
-                    "cycle", f"the cycle ended at a loss of {loss:.3g}, no better than the {untrained:.3g} before"
-                )
-            if math.isfinite(loss) and (loss < untrained or math.isnan(untrained)):
-                self._best = loss
+            if not loss < start:
+                self._warn("cycle", f"the first cycle ended at a loss of {loss:.3g}, no better than {start:.3g} at the start")
+            self._best = loss if math.isfinite(loss) else None
             return math.isfinite(loss)
-        if not loss <= best + GIVEN_BACK * max(untrained - best, 0.0):
+        # Of a model that was trained before there may be nothing to give back; then its loss has to double.
+        if not loss <= best + max(GIVEN_BACK * (start - best), abs(best)):
             self._warn(
                 "cycle",
                 f"a cycle has collapsed: it ended at a loss of {loss:.3g}, after {best:.3g} in the best one before and "
-                f"{untrained:.3g} before training. Its model is left out, and training goes on from the last one kept",
+                f"{start:.3g} at the start. Its model is left out, and training goes on from the last one kept",
             )
             return False
         self._best = min(best, loss)
@@ -130,7 +133,7 @@ class CollapseWatch:
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "untrained": self._untrained.state_dict(),
+            "start": self._start.state_dict(),
             "window": self._window.state_dict(),
             "hot_windows": self._hot_windows,
             "best": self._best,
@@ -139,10 +142,10 @@ class CollapseWatch:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._untrained.load_state_dict(state_dict["untrained"])
+        self._start.load_state_dict(state_dict["start"])
         self._window.load_state_dict(state_dict["window"])
         self._hot_windows = int(state_dict["hot_windows"])
-        self._best, self._size = state_dict["best"], state_dict["size"]
+        self._best, self._size = state_dict["best"], float(state_dict["size"])
         self._warned = list(state_dict["warned"])
 
 

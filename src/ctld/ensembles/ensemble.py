@@ -108,6 +108,7 @@ class Ensemble:
         self.model = model
         self.guard = bool(guard)
         groups = saving.named_groups(bare(model), params)
+        named = saving.names_of_groups(groups)  # now: the optimizer fills the groups in
         control = named_tempering(tempering, self.exploration_steps)
         if temperature == "auto":
             defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
@@ -134,7 +135,8 @@ class Ensemble:
         at_most = self.cycles if members is None else integer("members", members, at_least=1)
         self.collector = SampleCollector(model, self.optimizer, at_most=at_most, keep=keep)
         self._watch = CollapseWatch(
-            f"Give a lower temperature (it is {self.optimizer.temperature:.3g}) or a lower lr (it is {float(lr):g})"
+            f"Give a lower temperature (it is {self.optimizer.temperature:.3g}) or a lower lr (it is {float(lr):g})",
+            self._size(),
         )
         self._tail = MeanLoss()
         self._warned_of_the_end = False
@@ -148,7 +150,7 @@ class Ensemble:
             "weight_decay": float(weight_decay),
             "temperature": self.temperature,
             "tempering": tempering if isinstance(tempering, str) else None,
-            "params": saving.names_of_groups(groups),
+            "params": named,
             "members": at_most,
             "keep": keep,
             "guard": self.guard,
@@ -195,10 +197,9 @@ class Ensemble:
         finally:
             self.optimizer.zero_grad()
         self.scheduler.step()
-        if exploring:
-            self._watch.explored(loss)
-            if not self.optimizer.exploring:
-                self._watch.noise_ended(self._size(), self._noise_spread())
+        self._watch.hear(loss, exploring=exploring)
+        if exploring and not self.optimizer.exploring:
+            self._watch.noise_ended(self._size(), self._noise_spread())
         position = self.optimizer.cycle_step or self.cycle_steps
         if position > self.cycle_steps - max(1, round(TAIL * self.cycle_steps)):
             self._tail.add(loss)

@@ -1,0 +1,283 @@
+"""Ensemble: the promise of its first lines, that it is its parts put together, resumes to the bit, and notices a collapse."""
+
+import copy
+import math
+import shutil
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import ctld
+from ctld import CTLD, CycleLR, Ensemble, SampleCollector, Tempering
+from ctld.ensembles.temperature import ensemble_temperature, spread_per_temperature
+from targets import Classification, equal, saved
+
+CYCLE, CYCLES = 20, 3
+
+
+def build(problem, **options):
+    options = {"cycles": CYCLES, "weight_decay": 1e-2, "momentum": 0.8, "temperature": 0.01, "seed": 5} | options
+    return Ensemble(problem.model, 0.05, 96, CYCLE * CYCLES, **options)
+
+
+def go_on(problem, ensemble, steps):
+    records = []
+    for step in steps:
+        loss = problem.backward(step)
+        records.append(ensemble.step(loss))
+    return records
+
+
+def test_it_is_its_parts_put_together():
+    problem, twin = Classification(), Classification()
+    ensemble = build(problem)
+    records = go_on(problem, ensemble, range(CYCLE * CYCLES))
+    optimizer = CTLD(
+        twin.model.parameters(),
+        0.05,
+        0.8,
+        num_data=96,
+        weight_decay=1e-2,
+        temperature=0.01,
+        exploration_steps=12,
+        cycle_steps=CYCLE,
+        tempering=Tempering.constant(),
+        seed=5,
+    )
+    scheduler, collector, losses = CycleLR(optimizer), SampleCollector(twin.model, optimizer), []
+    for step in range(CYCLE * CYCLES):
+        loss = twin.backward(step)
+        losses.append(float(loss))
+        optimizer.step(loss=loss)
+        scheduler.step()
+        collector.update()
+    assert torch.equal(problem.flat(), twin.flat())
+    assert len(ensemble) == len(collector) == CYCLES
+    for mine, theirs in zip(ensemble.collector, collector, strict=True):
+        assert equal(mine.state, theirs.state)
+        assert mine.record.reading == theirs.record.reading
+    kept = [record for record in records if record is not None]
+    assert kept == ensemble.records
+    assert [record.step for record in kept] == [20, 40, 60]
+    # The loss of a member is the mean over the last tenth of its cycle, two steps here.
+    assert [record.loss for record in kept] == pytest.approx([sum(losses[k - 2 : k]) / 2 for k in (20, 40, 60)])
+    prediction = ensemble.predict(problem.inputs)
+    expected = ctld.predict(twin.model, collector, problem.inputs)
+    assert torch.equal(prediction.log_probabilities, expected.log_probabilities)
+
+
+def test_a_step_clears_the_gradients_and_the_end_changes_nothing():
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(5))
+    assert all(parameter.grad is None for parameter in problem.model.parameters())
+    go_on(problem, ensemble, range(5, CYCLE * CYCLES))
+    assert ensemble.done
+    before = problem.flat()
+    loss = problem.backward(0)
+    with pytest.warns(UserWarning, match="all 60 steps are done, and further ones change nothing: give a larger total"):
+        ensemble.step(loss)
+    go_on(problem, ensemble, range(3))  # and says so once
+    assert torch.equal(problem.flat(), before)
+    assert all(parameter.grad is None for parameter in problem.model.parameters())
+    assert ensemble.steps == 60
+
+
+def test_steps_that_do_not_divide_are_left_over():
+    problem = Classification()
+    ensemble = Ensemble(problem.model, 0.05, 96, 62, cycles=3, temperature=0.01)
+    assert (ensemble.cycle_steps, ensemble.exploration_steps) == (20, 12)
+    go_on(problem, ensemble, range(62))  # no warning: the user asked for them
+    assert (ensemble.steps, len(ensemble)) == (60, 3)
+
+
+@pytest.mark.parametrize("interruption", [7, 18, 20, 39, 47, 60])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_resume_is_bit_for_bit(tmp_path, interruption, on_disk):
+    whole, part = Classification(), Classification()
+    options = {"members": 2, "keep": "best", "tempering": "falling"}
+    straight = build(whole, **options)
+    go_on(whole, straight, range(60))
+    ensemble = build(part, **options)
+    go_on(part, ensemble, range(3))
+    if on_disk:
+        ensemble.save(tmp_path / "saved")  # once more below: the second takes the place of the first
+    go_on(part, ensemble, range(3, interruption))
+    if on_disk:
+        ensemble.save(tmp_path / "saved")
+    else:
+        state = saved(ensemble.state_dict())
+    go_on(part, ensemble, range(interruption, 60))  # what the first went on to do must not show
+    other = Classification(seed=0)
+    with torch.no_grad():
+        other.model[0].weight.add_(1.0)
+    if on_disk:
+        resumed = Ensemble.load(tmp_path / "saved", other.model)
+    else:
+        resumed = build(other, seed=9, **options)
+        resumed.load_state_dict(state)
+    go_on(other, resumed, range(interruption, 60))
+    assert equal(resumed.state_dict(), straight.state_dict())
+
+
+def test_a_saved_ensemble_predicts_and_is_a_collection(tmp_path):
+    problem, other = Classification(), Classification(seed=0)
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(60))
+    ensemble.save(tmp_path / "saved")
+    again = Ensemble.load(tmp_path / "saved", other.model)
+    assert torch.equal(other.flat(), problem.flat())
+    found = again.predict(problem.inputs)
+    assert torch.equal(found.log_probabilities, ensemble.predict(problem.inputs).log_probabilities)
+    assert SampleCollector.open(tmp_path / "saved").records == ensemble.records
+    SampleCollector(problem.model, ensemble.optimizer, folder=tmp_path / "other")
+    with pytest.raises(FileExistsError, match="has samples of a SampleCollector"):
+        ensemble.save(tmp_path / "other")
+    with pytest.raises(ValueError, match="has samples and no Ensemble"):
+        Ensemble.load(tmp_path / "other", other.model)
+    shutil.copytree(tmp_path / "saved", tmp_path / "damaged")
+    largest = max((tmp_path / "damaged").glob("*.safetensors"))
+    largest.write_bytes(largest.read_bytes()[:-1] + b"x")
+    with pytest.raises(ValueError, match="is damaged or another file"):
+        Ensemble.load(tmp_path / "damaged", other.model)
+    with pytest.raises(ValueError, match=r"the model has no parameter '0.weight'; build the model as it was saved"):
+        Ensemble.load(tmp_path / "saved", nn.Linear(3, 2))
+
+
+def test_a_tempering_of_ones_own_is_given_again(tmp_path):
+    problem, other = Classification(), Classification()
+    ensemble = build(problem, tempering=Tempering.constant(2.0))
+    go_on(problem, ensemble, range(25))
+    ensemble.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"give load\(tempering=...\)"):
+        Ensemble.load(tmp_path / "saved", other.model)
+    again = Ensemble.load(tmp_path / "saved", other.model, tempering=Tempering.constant(2.0))
+    assert equal(again.state_dict(), ensemble.state_dict())
+
+
+def test_a_state_of_other_cycles_is_refused():
+    problem = Classification()
+    ensemble = build(problem)
+    state = copy.deepcopy(ensemble.state_dict())
+    other = build(problem, cycles=2)
+    with pytest.raises(ValueError, match="the state was saved with cycles = 3, this ensemble has 2: build it as it was"):
+        other.load_state_dict(state)
+
+
+def test_groups_batch_norm_and_dicts(tmp_path):
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return {"logits": self.head(torch.relu(self.norm(self.body(x))))}
+
+    model = Net()
+    inputs = torch.randn(200, 6)
+    labels = (inputs @ torch.randn(6, 3)).argmax(-1)
+    norms = {"params": list(model.norm.parameters()), "explore": False, "weight_decay": 0.0}
+    rest = {"params": [p for module in (model.body, model.head) for p in module.parameters()], "lr": 0.2}
+    ensemble = Ensemble(model, 0.1, 200, 120, cycles=3, params=[rest, norms], seed=1)
+    for step in range(120):
+        batch = torch.arange(32 * step, 32 * step + 32) % 200
+        loss = functional.cross_entropy(model(x=inputs[batch])["logits"], labels[batch])
+        loss.backward()
+        ensemble.step(loss)
+    batches = [{"x": inputs[:100], "labels": labels[:100]}, {"x": inputs[100:], "labels": labels[100:]}]
+    assert ensemble.predict(batches).metrics(labels)["error"] < 0.1
+    whole = ensemble.predict(inputs, forward=lambda model, x: model(x)["logits"])
+    torch.testing.assert_close(whole.probabilities, ensemble.predict(batches).probabilities)
+    statistics = [sample.state["norm.running_mean"] for sample in ensemble.collector]
+    assert not torch.equal(statistics[0], statistics[1])
+    ensemble.refresh_batch_norm([(inputs,)])
+    assert all(record.batch_norm_refreshed for record in ensemble.records)
+    ensemble.save(tmp_path / "saved")
+    again = Ensemble.load(tmp_path / "saved", Net())
+    assert [group["explore"] for group in again.optimizer.param_groups] == [True, False]
+    assert torch.equal(again.predict(batches).probabilities, ensemble.predict(batches).probabilities)
+
+
+@pytest.mark.parametrize("tempering", ["constant", "falling", "driven", "calibrated", "paper"])
+def test_temperings_by_name(tempering):
+    problem = Classification()
+    ensemble = build(problem, tempering=tempering, temperature="auto")
+    ratios = []
+    for step in range(25):
+        ratios.append(ensemble.optimizer.temperature_ratio)
+        go_on(problem, ensemble, [step])
+    if tempering == "falling":  # a saw: from hot to cold in the exploration of each cycle
+        assert ratios[:12] == pytest.approx([0.01 ** (k / 11) for k in range(12)])
+        assert ratios[20:25] == pytest.approx(ratios[:5])
+    if tempering == "driven":
+        assert max(ratios[:12]) == pytest.approx(1 / 0.15)
+    assert len(ensemble) == 1
+
+
+# ---- what the temperature is ----
+
+
+def test_spread_per_temperature_is_that_of_the_dynamics():
+    """1,000 free parameters, N·variance/T after n steps: the law is exact but for the time that momentum takes to build up."""
+    lr, momentum, decay, steps = 0.1, 0.8, 0.05, 200
+    torch.manual_seed(0)
+    parameter = nn.Parameter(torch.zeros(20_000, dtype=torch.float64))
+    optimizer = CTLD(
+        [parameter],
+        lr,
+        momentum,
+        num_data=10,
+        weight_decay=decay,
+        exploration_steps=1000,
+        temperature=0.3,
+        tempering=Tempering.constant(),
+        seed=3,
+    )
+    for _ in range(steps):
+        parameter.grad = torch.zeros_like(parameter)
+        optimizer.step(loss=0.0)
+    found = 10 * float(parameter.detach().square().mean()) / 0.3
+    # The standard error of a variance over 20,000 is 1 %; the start-up of the momentum takes 1/(1 − momentum) of 200 steps.
+    assert found == pytest.approx(spread_per_temperature(lr, momentum, decay, steps), rel=0.05)
+    assert spread_per_temperature(lr, momentum, 0.0, steps) == pytest.approx(2 * lr * steps / (1 - momentum))
+    assert found != pytest.approx(spread_per_temperature(lr, momentum, 0.0, steps), rel=0.2)
+
+
+# ---- collapse ----
+
+
+def standardized_digits():
+    """Stand-ins for the digits of the report: large inputs, so that noise makes curvature large quickly."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(10, 100, generator=generator) * 2
+    labels = torch.randint(10, (400,), generator=generator)
+    return centres[labels] + torch.randn(400, 100, generator=generator), labels
+
+
+def collapsing(temperature, **options):
+    inputs, labels = standardized_digits()
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    ensemble = Ensemble(model, 0.05, 400, 240, cycles=4, temperature=temperature, seed=2, **options)
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(240):
+        batch = torch.randint(400, (32,), generator=generator)
+        loss = functional.cross_entropy(model(inputs[batch]), labels[batch])
+        loss.backward()
+        ensemble.step(loss)
+    return ensemble, inputs, labels
+
+
+def test_a_collapse_is_said_and_kept_out_of_the_average():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        ensemble, inputs, labels = collapsing(0.0)
+    assert not seen
+    assert len(ensemble) == 4
+    good = ensemble.predict(inputs).metrics(labels)["nll"]
+    assert good < 0.1
