@@ -3,7 +3,6 @@
 import copy
 import math
 import shutil
-import warnings
 
 import pytest
 import torch
@@ -11,8 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 import ctld
-from ctld import CTLD, CycleLR, Ensemble, SampleCollector, Tempering
-from ctld.ensembles.temperature import ensemble_temperature, spread_per_temperature
+from ctld import CTLD, CycleLR, Ensemble, NonFiniteError, SampleCollector, Tempering
+from ctld.ensembles.collapse import CollapseWatch
+from ctld.ensembles.temperature import spread_per_temperature
 from targets import Classification, equal, saved
 
 CYCLE, CYCLES = 20, 3
@@ -163,7 +163,9 @@ def test_a_state_of_other_cycles_is_refused():
     ensemble = build(problem)
     state = copy.deepcopy(ensemble.state_dict())
     other = build(problem, cycles=2)
-    with pytest.raises(ValueError, match="the state was saved with cycles = 3, this ensemble has 2: build it as it was"):
+    with pytest.raises(
+        ValueError, match="the state was saved with cycles = 3, this ensemble has 2: build it as it was"
+    ):
         other.load_state_dict(state)
 
 
@@ -274,10 +276,104 @@ def collapsing(temperature, **options):
 
 
 def test_a_collapse_is_said_and_kept_out_of_the_average():
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        ensemble, inputs, labels = collapsing(0.0)
-    assert not seen
+    ensemble, inputs, labels = collapsing(0.0)
     assert len(ensemble) == 4
-    good = ensemble.predict(inputs).metrics(labels)["nll"]
-    assert good < 0.1
+    with pytest.warns(
+        UserWarning, match=r"a cycle has collapsed: .* Its model is left out, .* \(it is 1\) or a lower lr"
+    ) as seen:
+        ensemble, inputs, labels = collapsing(1.0)
+    assert [str(warning.message).count("collapsed") for warning in seen] == [1]  # once, though it happens again
+    assert 1 <= len(ensemble) < 4
+    prediction = ensemble.predict(inputs)
+    assert prediction.metrics(labels)["nll"] < 0.1
+    assert not prediction.outliers
+
+
+def test_without_the_guard_it_is_only_said():
+    expected = pytest.warns(UserWarning, match="a cycle has collapsed: .* kept all the same, since guard=False")
+    with expected as seen, pytest.raises(NonFiniteError) as error:
+        collapsing(1.0, guard=False)
+    assert "give a lower temperature (it is 1) or a lower lr" in error.value.__notes__[-1]
+    assert len(seen) == 1
+
+
+def test_what_a_float_cannot_hold_gives_the_last_member_back():
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(25))
+    member = next(iter(ensemble.collector)).state
+    loss = problem.backward(25)
+    with torch.no_grad():
+        problem.model[0].weight.fill_(math.inf)
+    with pytest.raises((FloatingPointError, NonFiniteError)) as error:
+        ensemble.step(loss)
+    assert "the model is now the last one that was kept" in " ".join(error.value.__notes__)
+    assert equal(dict(problem.model.named_parameters()), member)
+    assert all(not state["momentum_buffer"].any() for state in ensemble.optimizer.state.values())
+    go_on(problem, ensemble, range(25, 40))
+    assert len(ensemble) == 2
+
+
+def test_one_bad_batch_leaves_the_model_alone():
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(25))
+    before = problem.flat()
+    problem.backward(25)
+    with pytest.raises(NonFiniteError):
+        ensemble.step(math.nan)
+    assert torch.equal(problem.flat(), before)
+    assert all(parameter.grad is None for parameter in problem.model.parameters())
+
+
+def test_the_watch_by_numbers():
+    def fresh():
+        watch = CollapseWatch("Do this", 0.1, guard=True)
+        for _ in range(20):
+            watch.hear(2.3, exploring=True)
+        assert watch.cycle_ended(0.06, 0.2)
+        return watch
+
+    watch = fresh()  # as the report had it
+    with pytest.warns(
+        UserWarning, match=r"loss of 2.3, after 0.06 in the best one before and 2.3 at the start.*Do this"
+    ):
+        assert not watch.cycle_ended(2.30, 4.3)
+    assert watch.cycle_ended(0.5, 0.2)  # worse, and alive
+    watch = fresh()
+    with pytest.warns(UserWarning, match="weights run away: their RMS went from 0.2 to 4.3 in one exploration"):
+        watch.noise_ended(4.3, 0.3)
+    watch = fresh()
+    watch.noise_ended(1.0, 0.3)  # less than three times what the noise explains
+    with pytest.warns(UserWarning, match="exploration is at a loss of 4.7, far above the 2.3 at the start"):
+        for _ in range(40):
+            watch.hear(4.7, exploring=True)
+    watch = fresh()
+    for loss in (4.7, 0.1, 4.7, 0.1):  # a bad spell is no collapse
+        for _ in range(20):
+            watch.hear(loss, exploring=True)
+    dead = CollapseWatch("Do this", 0.1, guard=True)
+    for _ in range(5):
+        dead.hear(2.3, exploring=False)
+    with pytest.warns(UserWarning, match="the first cycle ended at a loss of 2.31, no better than 2.3 at the start"):
+        assert dead.cycle_ended(2.31, 0.1)
+    assert not dead.cycle_ended(math.nan, 0.1)
+
+
+def test_bad_input():
+    problem = Classification()
+    with pytest.raises(
+        ValueError, match="total_steps = 5 leave 1 for each of 3 cycles: give more steps, or fewer cycles"
+    ):
+        Ensemble(problem.model, 0.1, 96, 5, cycles=3)
+    with pytest.raises(ValueError, match=r"exploration = 1.0 is out of range"):
+        build(problem, exploration=1.0)
+    with pytest.raises(ValueError, match="tempering = 'warm' is unknown; give one of 'constant', 'falling'"):
+        build(problem, tempering="warm")
+    with pytest.raises(ValueError, match=r"there is no member yet: the first is kept after 20 steps, and 0 were done"):
+        build(problem).predict(problem.inputs)
+    with pytest.raises(ValueError, match=r"params has a parameter of shape \(2, 3\) that is not the model's"):
+        build(problem, params=[nn.Parameter(torch.zeros(2, 3))])
+    empty = build(problem)
+    assert empty
+    assert repr(empty) == "<Ensemble: 0 members, step 0 of 3 × 20, T = 0.01>"

@@ -65,10 +65,13 @@ class CollapseWatch:
         What a user can do, the end of each warning.
     size : float
         RMS of the weights before training.
+    guard : bool
+        Whether a collapsed model is left out: a matter of what the warning says.
     """
 
-    def __init__(self, remedy: str, size: float) -> None:
+    def __init__(self, remedy: str, size: float, *, guard: bool) -> None:
         self._remedy = remedy
+        self._guard = guard
         self._start, self._window = MeanLoss(), MeanLoss()
         self._hot_windows = 0
         self._best: float | None = None
@@ -92,8 +95,8 @@ class CollapseWatch:
         if self._hot_windows == 2:
             self._warn(
                 "explored",
-                f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: its noise has undone what was "
-                "learned",
+                f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: its noise has undone what "
+                "was learned",
             )
 
     def noise_ended(self, size: float, spread: float) -> None:
@@ -112,15 +115,19 @@ class CollapseWatch:
         start, best = self._start.read(), self._best
         if best is None:
             if not loss < start:
-                self._warn("cycle", f"the first cycle ended at a loss of {loss:.3g}, no better than {start:.3g} at the start")
+                self._warn(
+                    "cycle", f"the first cycle ended at a loss of {loss:.3g}, no better than {start:.3g} at the start"
+                )
             self._best = loss if math.isfinite(loss) else None
             return math.isfinite(loss)
         # Of a model that was trained before there may be nothing to give back; then its loss has to double.
         if not loss <= best + max(GIVEN_BACK * (start - best), abs(best)):
+            left_out = "Its model is left out, and training goes on from the last one kept"
+            consequence = left_out if self._guard else "Its model is kept all the same, since guard=False"
             self._warn(
                 "cycle",
                 f"a cycle has collapsed: it ended at a loss of {loss:.3g}, after {best:.3g} in the best one before and "
-                f"{start:.3g} at the start. Its model is left out, and training goes on from the last one kept",
+                f"{start:.3g} at the start. {consequence}",
             )
             return False
         self._best = min(best, loss)

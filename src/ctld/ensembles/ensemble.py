@@ -137,6 +137,7 @@ class Ensemble:
         self._watch = CollapseWatch(
             f"Give a lower temperature (it is {self.optimizer.temperature:.3g}) or a lower lr (it is {float(lr):g})",
             self._size(),
+            guard=self.guard,
         )
         self._tail = MeanLoss()
         self._warned_of_the_end = False
@@ -188,8 +189,9 @@ class Ensemble:
         try:
             self.optimizer.step(loss=loss)
         except (FloatingPointError, NonFiniteError) as error:
-            if self.guard and isinstance(error, FloatingPointError) and self._put_back():
-                error.add_note("The model is the last one that was kept.")
+            # A loss that is not finite may be one bad batch's; then there is nothing to put back.
+            if self.guard and not math.isfinite(self._size()) and self._put_back():
+                error.add_note("The weights were not finite: the model is now the last one that was kept.")
             error.add_note(
                 f"If it happens again, give a lower temperature (it is {self.temperature:.3g}) or a lower lr."
             )
