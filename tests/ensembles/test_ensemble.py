@@ -11,8 +11,6 @@ from torch.nn import functional
 
 import ctld
 from ctld import CTLD, CycleLR, Ensemble, NonFiniteError, SampleCollector, Tempering
-from ctld.ensembles.collapse import CollapseWatch
-from ctld.ensembles.temperature import spread_per_temperature
 from targets import Classification, equal, saved
 
 CYCLE, CYCLES = 20, 3
@@ -221,35 +219,6 @@ def test_temperings_by_name(tempering):
     assert len(ensemble) == 1
 
 
-# ---- what the temperature is ----
-
-
-def test_spread_per_temperature_is_that_of_the_dynamics():
-    """1,000 free parameters, N·variance/T after n steps: the law is exact but for the time that momentum takes to build up."""
-    lr, momentum, decay, steps = 0.1, 0.8, 0.05, 200
-    torch.manual_seed(0)
-    parameter = nn.Parameter(torch.zeros(20_000, dtype=torch.float64))
-    optimizer = CTLD(
-        [parameter],
-        lr,
-        momentum,
-        num_data=10,
-        weight_decay=decay,
-        exploration_steps=1000,
-        temperature=0.3,
-        tempering=Tempering.constant(),
-        seed=3,
-    )
-    for _ in range(steps):
-        parameter.grad = torch.zeros_like(parameter)
-        optimizer.step(loss=0.0)
-    found = 10 * float(parameter.detach().square().mean()) / 0.3
-    # The standard error of a variance over 20,000 is 1 %; the start-up of the momentum takes 1/(1 − momentum) of 200 steps.
-    assert found == pytest.approx(spread_per_temperature(lr, momentum, decay, steps), rel=0.05)
-    assert spread_per_temperature(lr, momentum, 0.0, steps) == pytest.approx(2 * lr * steps / (1 - momentum))
-    assert found != pytest.approx(spread_per_temperature(lr, momentum, 0.0, steps), rel=0.2)
-
-
 # ---- collapse ----
 
 
@@ -326,38 +295,29 @@ def test_one_bad_batch_leaves_the_model_alone():
     assert all(parameter.grad is None for parameter in problem.model.parameters())
 
 
-def test_the_watch_by_numbers():
-    def fresh():
-        watch = CollapseWatch("Do this", 0.1, guard=True)
-        for _ in range(20):
-            watch.hear(2.3, exploring=True)
-        assert watch.cycle_ended(0.06, 0.2)
-        return watch
+def test_the_noise_adapts_to_what_the_network_bears():
+    """At the temperature that collapsed above it falls far below, once it was too much; at a harmless one it grows up to T."""
+    with pytest.warns(UserWarning, match="a cycle has collapsed") as seen:
+        ensemble, inputs, labels = collapsing(1.0, adapt=True)
+    assert len(seen) == 1
+    assert len(ensemble) >= 2
+    assert ensemble.temperature < 0.5
+    prediction = ensemble.predict(inputs)
+    assert prediction.metrics(labels)["nll"] < 0.05
+    assert not prediction.outliers
+    harmless = collapsing(1e-6, adapt=True)[0]
+    assert harmless.temperature == 1e-6
 
-    watch = fresh()  # as the report had it
-    with pytest.warns(
-        UserWarning, match=r"loss of 2.3, after 0.06 in the best one before and 2.3 at the start.*Do this"
-    ):
-        assert not watch.cycle_ended(2.30, 4.3)
-    assert watch.cycle_ended(0.5, 0.2)  # worse, and alive
-    watch = fresh()
-    with pytest.warns(UserWarning, match="weights run away: their RMS went from 0.2 to 4.3 in one exploration"):
-        watch.noise_ended(4.3, 0.3)
-    watch = fresh()
-    watch.noise_ended(1.0, 0.3)  # less than three times what the noise explains
-    with pytest.warns(UserWarning, match="exploration is at a loss of 4.7, far above the 2.3 at the start"):
-        for _ in range(40):
-            watch.hear(4.7, exploring=True)
-    watch = fresh()
-    for loss in (4.7, 0.1, 4.7, 0.1):  # a bad spell is no collapse
-        for _ in range(20):
-            watch.hear(loss, exploring=True)
-    dead = CollapseWatch("Do this", 0.1, guard=True)
-    for _ in range(5):
-        dead.hear(2.3, exploring=False)
-    with pytest.warns(UserWarning, match="the first cycle ended at a loss of 2.31, no better than 2.3 at the start"):
-        assert dead.cycle_ended(2.31, 0.1)
-    assert not dead.cycle_ended(math.nan, 0.1)
+
+def test_an_adapted_temperature_is_resumed():
+    ensemble = build(Classification(), adapt=True)
+    assert ensemble.temperature == pytest.approx(0.001)
+    ensemble.optimizer.tempering.change(2.0)
+    other = build(Classification(), adapt=True)
+    other.load_state_dict(saved(ensemble.state_dict()))
+    assert other.temperature == ensemble.temperature == pytest.approx(0.002)
+    with pytest.raises(ValueError, match="adapt=True goes with tempering=\"constant\", not 'driven'"):
+        build(Classification(), adapt=True, tempering="driven")
 
 
 def test_bad_input():

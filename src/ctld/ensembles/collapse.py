@@ -3,6 +3,8 @@
 Three signs, none of which costs a look at a device more often than every `WINDOW` steps. Exploration at a loss far above
 that of the start has undone all training. A cycle that gives back a quarter of what training had gained has collapsed, and
 its model is not worth keeping. Weights whose size grows by far more than the noise can explain run away.
+
+It also says how to change the temperature: noise is worth its price until exploring undoes a tenth of what training has gained.
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ from ctld.ensembles.samples import whole
 WINDOW = 20  # steps over which the loss of the exploration is averaged
 START_STEPS = 5  # steps whose mean loss is that of the start
 GIVEN_BACK = 0.25  # of what training had gained
+UNDONE = 0.1  # of what training has gained, while exploring: to this the temperature is adapted
+STRONGEST = (0.1, 3.0)  # factors on the temperature from one cycle to the next
+BRAKE = 0.25  # and within a cycle, where exploring undoes half
 RUNAWAY = 3.0  # times the size that the noise explains
 FIRST_RUNAWAY = 10.0  # in the first cycle, which starts from small weights
 
@@ -39,13 +44,13 @@ class MeanLoss:
     def read(self) -> float:
         return float(self._sum) / self.count if self.count else math.nan
 
-    def over_ranks(self, parameter: Tensor) -> float:
+    def over_ranks(self, device: torch.device) -> float:
         """Returns the mean over all processes, each of which has to call this."""
         mean = self.read()
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
             return mean
-        shared = torch.tensor(mean, dtype=torch.float32, device=parameter.device)
+        shared = torch.tensor(mean, dtype=torch.float32, device=device)
         distributed.all_reduce(shared)
         return float(shared) / distributed.get_world_size()
 
@@ -65,32 +70,38 @@ class CollapseWatch:
         What a user can do, the end of each warning.
     size : float
         RMS of the weights before training.
+    device : device
+        On which processes can tell each other their losses.
     guard : bool
         Whether a collapsed model is left out: a matter of what the warning says.
     """
 
-    def __init__(self, remedy: str, size: float, *, guard: bool) -> None:
+    def __init__(self, remedy: str, size: float, device: torch.device, *, guard: bool) -> None:
         self._remedy = remedy
         self._guard = guard
-        self._start, self._window = MeanLoss(), MeanLoss()
-        self._hot_windows = 0
+        self._device = device
+        self._start, self._window, self._late = MeanLoss(), MeanLoss(), MeanLoss()
+        self._windows = self._hot_windows = 0
         self._best: float | None = None
         self._size = size
         self._warned: list[str] = []
 
-    def hear(self, loss: float | Tensor, *, exploring: bool) -> None:
-        """Hears the loss of a step."""
+    def hear(self, loss: float | Tensor, *, exploring: bool, late: bool = False) -> float:
+        """Hears the loss of a step, `late` in the second half of an exploration; returns a factor on the temperature."""
         if self._start.count < START_STEPS:
             self._start.add(loss)
         if not exploring:
-            return
+            return 1.0
+        if late:
+            self._late.add(loss)
         self._window.add(loss)
         if self._window.count < WINDOW:
-            return
-        mean, self._window = self._window.read(), MeanLoss()
-        start = self._start.read()
+            return 1.0
+        mean, self._window = self._window.over_ranks(self._device), MeanLoss()
+        start, best = self._start.over_ranks(self._device), self._best
+        self._windows += 1
         # A large lr may throw the first steps of a training far up by itself.
-        limit = start + (abs(start) if self._best is None else max(0.1 * (start - self._best), abs(self._best)))
+        limit = start + (abs(start) if best is None else max(0.1 * (start - best), abs(best)))
         self._hot_windows = 0 if mean <= limit else self._hot_windows + 1
         if self._hot_windows == 2:
             self._warn(
@@ -98,6 +109,9 @@ class CollapseWatch:
                 f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: its noise has undone what "
                 "was learned",
             )
+        # In the first cycle there is nothing to undo yet; that it learns at all must be seen after a while.
+        lost = mean > start if best is None else mean > best + 0.5 * self._scale(start, best)
+        return BRAKE if lost and self._windows > 2 else 1.0
 
     def noise_ended(self, size: float, spread: float) -> None:
         """Hears the RMS of the weights at the end of an exploration whose noise spreads free weights by `spread`."""
@@ -109,10 +123,25 @@ class CollapseWatch:
                 f"explains {math.hypot(before, spread):.3g}",
             )
 
-    def cycle_ended(self, loss: float, size: float) -> bool:
-        """Returns whether the model at the end of a cycle is worth keeping."""
-        self._size, self._window, self._hot_windows = size, MeanLoss(), 0
-        start, best = self._start.read(), self._best
+    def cycle_ended(self, loss: float, size: float) -> tuple[bool, float]:
+        """Returns whether the model at the end of a cycle is worth keeping, and a factor on the temperature of the next."""
+        start, hot = self._start.over_ranks(self._device), self._late.over_ranks(self._device)
+        self._size, self._hot_windows, self._window, self._late = size, 0, MeanLoss(), MeanLoss()
+        good = self._judge(loss, start)
+        if self._best is None or not math.isfinite(hot):
+            return good, 1.0
+        allowed = UNDONE * self._scale(start, self._best)
+        # What the noise undoes goes with T, and grows faster near the edge of stability: small steps from below.
+        least, most = STRONGEST
+        return good, max(min(allowed / max(hot - self._best, 1e-30), most), least)
+
+    @staticmethod
+    def _scale(start: float, best: float) -> float:
+        """Returns what training has gained; of a model that was trained before, its loss itself."""
+        return max(start - best, abs(best), 1e-30)
+
+    def _judge(self, loss: float, start: float) -> bool:
+        best = self._best
         if best is None:
             if not loss < start:
                 self._warn(
@@ -142,6 +171,8 @@ class CollapseWatch:
         return {
             "start": self._start.state_dict(),
             "window": self._window.state_dict(),
+            "late": self._late.state_dict(),
+            "windows": self._windows,
             "hot_windows": self._hot_windows,
             "best": self._best,
             "size": self._size,
@@ -151,7 +182,8 @@ class CollapseWatch:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._start.load_state_dict(state_dict["start"])
         self._window.load_state_dict(state_dict["window"])
-        self._hot_windows = int(state_dict["hot_windows"])
+        self._late.load_state_dict(state_dict["late"])
+        self._windows, self._hot_windows = int(state_dict["windows"]), int(state_dict["hot_windows"])
         self._best, self._size = state_dict["best"], float(state_dict["size"])
         self._warned = list(state_dict["warned"])
 

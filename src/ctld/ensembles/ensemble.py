@@ -1,17 +1,11 @@
 """Ensemble: several models from one training run, by cycles of noisy exploration and fine-tuning.
 
-    ensemble = Ensemble(model, lr=0.1, num_data=len(train_set), total_steps=6000)
-    for x, y in batches:
-        loss = cross_entropy(model(x), y)
-        loss.backward()
-        ensemble.step(loss)                       # optimizer, schedule, collection, zero_grad
-    prediction = ensemble.predict(test_inputs)
-
 It puts together `CTLD`, `CycleLR`, `SampleCollector` and `predict`, which go on working by themselves.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterable
@@ -27,11 +21,14 @@ from ctld.ensembles.collapse import CollapseWatch, MeanLoss, size_of_weights
 from ctld.ensembles.collector import SampleCollector
 from ctld.ensembles.prediction import Inputs, Prediction, RegressionPrediction, predict
 from ctld.ensembles.progress import steps_of
-from ctld.ensembles.samples import Keep, SampleRecord, bare, tensors_of
-from ctld.ensembles.temperature import ensemble_temperature, mean_ratio, spread_per_temperature
+from ctld.ensembles.samples import Keep, SampleRecord, bare, restore
+from ctld.ensembles.temperature import ensemble_temperature, mean_ratio, noise_spread
 from ctld.ensembles.temperings import Named, named_tempering
 from ctld.optimizers import CTLD
 from ctld.tempering import TemperatureControl
+from ctld.tempering.adapted import AdaptedTemperature
+
+_log = logging.getLogger("ctld")
 
 # The last part of a cycle over which its loss is averaged: lr is below 3 % of its height there.
 TAIL = 0.1
@@ -39,6 +36,10 @@ TAIL = 0.1
 
 class Ensemble:
     """Trains a model by cycles, keeps the model at the end of each, and averages what they predict.
+
+    >>> ensemble = Ensemble(model, lr=0.1, num_data=len(train_set), total_steps=6000)        # doctest: +SKIP
+    >>> loss.backward(); ensemble.step(loss)                                                 # doctest: +SKIP
+    >>> prediction = ensemble.predict(test_inputs)                                           # doctest: +SKIP
 
     Each cycle explores at constant lr with injected noise, then lowers lr to zero without. Hand over the loss after
     `loss.backward()`; everything else a step needs is done here. The model is trained in place, and is the last member at the
@@ -59,7 +60,8 @@ class Ensemble:
     exploration : float
         The share of each cycle that explores.
     temperature : float or "auto"
-        T of the noise: see `ctld.ensembles.temperature` for "auto". 0 gives cycles without noise.
+        T of the noise. 0 gives cycles without noise. "auto" goes by the spread of the weights and by whether the weight decay
+        forgets the noise within a cycle (`ctld.ensembles.temperature`), and is adapted to what the network bears.
     tempering : "constant", "falling", "driven", "calibrated", "paper", or a tempering
         How the temperature moves within an exploration. Nothing has been found to do better than "constant".
     params : optional
@@ -69,6 +71,9 @@ class Ensemble:
         At most so many of the cycles' models are kept, the "newest" or the "best" by loss; all, if left out.
     guard : bool
         Whether a model that has collapsed is left out, and training goes on from the last one kept. The warning comes anyway.
+    adapt : bool, optional
+        Whether the noise starts with a tenth of T and grows, at most to T, until exploring undoes a tenth of what training has
+        gained; where it undoes more, it falls. Left out: if the temperature is "auto". It goes with the constant tempering.
     seed : int, optional
         Of the noise.
     options
@@ -92,6 +97,7 @@ class Ensemble:
         members: int | None = None,
         keep: Keep = "newest",
         guard: bool = True,
+        adapt: bool | None = None,
         seed: int | None = None,
         **options: Any,
     ) -> None:
@@ -109,13 +115,17 @@ class Ensemble:
         self.guard = bool(guard)
         groups = saving.named_groups(bare(model), params)
         named = saving.names_of_groups(groups)  # now: the optimizer fills the groups in
-        control = named_tempering(tempering, self.exploration_steps)
+        self.adapt = temperature == "auto" and tempering == "constant" if adapt is None else bool(adapt)
+        if self.adapt and tempering != "constant":
+            raise ValueError(f'adapt=True goes with tempering="constant", not {tempering!r}')
+        control = AdaptedTemperature() if self.adapt else named_tempering(tempering, self.exploration_steps)
         if temperature == "auto":
             defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
             temperature = ensemble_temperature(
                 [{**defaults, **group} for group in groups],
                 num_data=real("num_data", num_data, above=0),
-                steps=self.cycles * self.exploration_steps,
+                exploration_steps=self.cycles * self.exploration_steps,
+                cycle_steps=self.cycle_steps,
                 mean_temperature_ratio=mean_ratio(control),
             )
         self.optimizer = CTLD(
@@ -137,6 +147,7 @@ class Ensemble:
         self._watch = CollapseWatch(
             f"Give a lower temperature (it is {self.optimizer.temperature:.3g}) or a lower lr (it is {float(lr):g})",
             self._size(),
+            self._parameters()[0].device,
             guard=self.guard,
         )
         self._tail = MeanLoss()
@@ -149,12 +160,13 @@ class Ensemble:
             "exploration": share,
             "momentum": float(momentum),
             "weight_decay": float(weight_decay),
-            "temperature": self.temperature,
+            "temperature": self.optimizer.temperature,
             "tempering": tempering if isinstance(tempering, str) else None,
             "params": named,
             "members": at_most,
             "keep": keep,
             "guard": self.guard,
+            "adapt": self.adapt,
             "seed": self.optimizer.seed,
         } | {name: value for name, value in options.items() if name != "process_group"}
         """What `load` builds it with again."""
@@ -173,8 +185,11 @@ class Ensemble:
 
     @property
     def temperature(self) -> float:
-        """T, given or chosen."""
-        return self.optimizer.temperature
+        """T, given or chosen; where it is adapted, what it is now."""
+        control = self.optimizer.tempering
+        return self.optimizer.temperature * (
+            control.temperature_ratio if isinstance(control, AdaptedTemperature) else 1.0
+        )
 
     def step(self, loss: Tensor | float) -> SampleRecord | None:
         """Does one step of training, after `loss.backward()`; returns the record of the model if one was kept.
@@ -199,10 +214,12 @@ class Ensemble:
         finally:
             self.optimizer.zero_grad()
         self.scheduler.step()
-        self._watch.hear(loss, exploring=exploring)
-        if exploring and not self.optimizer.exploring:
-            self._watch.noise_ended(self._size(), self._noise_spread())
         position = self.optimizer.cycle_step or self.cycle_steps
+        self._change_temperature(
+            self._watch.hear(loss, exploring=exploring, late=2 * position > self.exploration_steps)
+        )
+        if exploring and not self.optimizer.exploring:
+            self._watch.noise_ended(self._size(), noise_spread(self.optimizer))
         if position > self.cycle_steps - max(1, round(TAIL * self.cycle_steps)):
             self._tail.add(loss)
         if position < self.cycle_steps:
@@ -210,33 +227,37 @@ class Ensemble:
         return self._end_cycle()
 
     def _end_cycle(self) -> SampleRecord | None:
-        mean, self._tail = self._tail.over_ranks(self._parameters()[0]), MeanLoss()
-        if not self._watch.cycle_ended(mean, self._size()) and self.guard:
+        mean, self._tail = self._tail.over_ranks(self._parameters()[0].device), MeanLoss()
+        good, factor = self._watch.cycle_ended(mean, self._size())
+        self._change_temperature(factor)
+        if self.guard and not good:
             self._put_back()
             return None
         return self.collector.update(loss=mean)
+
+    def _change_temperature(self, factor: float) -> None:
+        control = self.optimizer.tempering
+        if isinstance(control, AdaptedTemperature) and factor != 1:
+            control.change(factor)
+            _log.info("step %d: the temperature is now %.3g", self.steps, self.temperature)
 
     @torch.no_grad()
     def _put_back(self) -> bool:
         """Puts the last member's tensors into the model, at rest; says whether there was one."""
         members = list(self.collector)
-        own = tensors_of(bare(self.model))
-        if not members or any(hasattr(tensor, "full_tensor") for tensor in own.values()):
+        if not members or not restore(bare(self.model), members[-1].state):
             return False  # shards are left as they are: the warning has been given
-        for name, tensor in own.items():
-            tensor.copy_(members[-1].state[name])
         for state in self.optimizer.state.values():
             state["momentum_buffer"].zero_()
         return True
 
     def _say_that_it_is_over(self) -> None:
-        if not self._warned_of_the_end:
-            self._warned_of_the_end = True
-            if self.cycles * self.cycle_steps == self.total_steps:
-                warn_user(
-                    f"all {self.total_steps} steps are done, and further ones change nothing: give a larger total_steps, or "
-                    "stop when ensemble.done"
-                )
+        if not self._warned_of_the_end and self.cycles * self.cycle_steps == self.total_steps:
+            warn_user(
+                f"all {self.total_steps} steps are done, and further ones change nothing: give a larger total_steps, or stop "
+                "when ensemble.done"
+            )
+        self._warned_of_the_end = True
 
     # ---- predicting ----
 
@@ -336,10 +357,3 @@ class Ensemble:
 
     def _size(self) -> float:
         return size_of_weights(self._parameters())
-
-    def _noise_spread(self) -> float:
-        """Returns by how much the noise of one exploration spreads a parameter that the data do not hold."""
-        group = next(group for group in self.optimizer.param_groups if group["explore"])
-        lr, momentum, decay = (float(group[name]) for name in ("lr", "momentum", "weight_decay"))
-        heat = self.temperature * mean_ratio(self.optimizer.tempering) / self.optimizer.num_data
-        return math.sqrt(heat * spread_per_temperature(lr, momentum, decay, self.exploration_steps))

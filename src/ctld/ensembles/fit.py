@@ -73,7 +73,8 @@ def fit_ensemble(
             for batch in loader:
                 loss = _loss(model, moved(batch, device), loss_fn)
                 loss.backward()  # type: ignore[no-untyped-call]
-                ensemble.step(loss.detach())
+                loss = loss.detach()
+                ensemble.step(loss)
                 report(ensemble, loss)
     return ensemble
 

@@ -131,6 +131,17 @@ def copied(model: nn.Module) -> dict[str, Tensor]:
         return {name: whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
 
 
+@torch.no_grad()
+def restore(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
+    """Puts a sample's tensors into the model; where these are shards it does nothing, and returns False."""
+    own = tensors_of(model)
+    if any(hasattr(tensor, "full_tensor") for tensor in own.values()):
+        return False
+    for name, tensor in own.items():
+        tensor.copy_(state[name])
+    return True
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Returns a tensor without its graph; a sharded one put together, by all ranks."""
     full_tensor = getattr(tensor, "full_tensor", None)

@@ -1,14 +1,31 @@
-"""Which temperature an ensemble's cycles are given: `Ensemble(temperature="auto")`."""
+"""Which temperature an ensemble's cycles are given: `Ensemble(temperature="auto")`.
+
+Noise makes the members of an ensemble differ, mostly where the data do not hold the weights. Two things decide what it is
+worth (docs/ensembles.md has the measurements):
+
+* How far it spreads such weights: with few data a spread of about six times their initial RMS did best.
+* Whether it is forgotten from one cycle to the next. The weight decay λ pulls free weights back by exp(−κ) in a cycle,
+  κ = lr·λ·cycle_steps/(1 − momentum). If κ ≪ 1 the members share what noise they have, it does not average out, and it does
+  harm instead.
+
+So T is such that the spread is SPREAD·min(1, κ)² times the initial RMS, and at most 1, the posterior itself. How much noise a
+network bears depends on its curvature too, which goes with the scale of the inputs: `Ensemble` starts with a tenth of this T,
+and adapts it from cycle to cycle.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
 from ctld.ensembles.collapse import size_of_weights
+from ctld.optimizers import CTLD
 from ctld.tempering import TemperatureControl
 
-RELATIVE_SPREAD = 1.0
+_log = logging.getLogger("ctld")
+
+SPREAD = 6.0
 # ⟨1/g⟩ of the paper's tempering over uniform α.
 PAPERS_MEAN_RATIO = 2.138
 
@@ -23,23 +40,35 @@ def spread_per_temperature(lr: float, momentum: float, weight_decay: float, step
     return -math.expm1(-weight_decay * diffusion) / weight_decay if weight_decay else diffusion
 
 
+def forgetting(lr: float, momentum: float, weight_decay: float, cycle_steps: int) -> float:
+    """Returns κ: a parameter that the data do not hold shrinks by exp(−κ) in a cycle."""
+    return lr * weight_decay * cycle_steps / (1.0 - momentum)
+
+
 def ensemble_temperature(
-    groups: list[dict[str, Any]], *, num_data: float, steps: int, mean_temperature_ratio: float
+    groups: list[dict[str, Any]],
+    *,
+    num_data: float,
+    exploration_steps: int,
+    cycle_steps: int,
+    mean_temperature_ratio: float,
 ) -> float:
     """Returns T for these groups, those with `explore=False` left out: the smallest that a group asks for.
 
-    Each has `params` as (name, parameter), and lr, momentum, weight_decay. `steps` are those of exploration, of all cycles.
+    Each has `params` as (name, parameter), and lr, momentum, weight_decay. `exploration_steps` are those of all cycles.
     """
-    groups = [group for group in groups if group.get("explore", True) and group["params"]]
     temperatures = []
     for group in groups:
-        spread = spread_per_temperature(
-            float(group["lr"]), float(group["momentum"]), float(group["weight_decay"]), steps
-        )
-        size = RELATIVE_SPREAD * size_of_weights([parameter for _, parameter in group["params"]])
-        if spread:
-            temperatures.append(size**2 * num_data / (spread * mean_temperature_ratio))
-    return min(temperatures, default=0.0)
+        if not group.get("explore", True) or not group["params"]:
+            continue
+        rates = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+        unit = spread_per_temperature(*rates, exploration_steps) * mean_temperature_ratio
+        spread = SPREAD * min(1.0, forgetting(*rates, cycle_steps)) ** 2
+        size = size_of_weights([parameter for _, parameter in group["params"]])
+        temperatures.append(min(1.0, (spread * size) ** 2 * num_data / unit) if unit else 0.0)
+    temperature = min(temperatures, default=0.0)
+    _log.info('temperature="auto" of an ensemble: T = %.3g', temperature)
+    return temperature
 
 
 def mean_ratio(control: TemperatureControl | None) -> float:
@@ -47,3 +76,11 @@ def mean_ratio(control: TemperatureControl | None) -> float:
     if control is None:
         return PAPERS_MEAN_RATIO
     return float(getattr(control, "mean_temperature_ratio", control.temperature_ratio))
+
+
+def noise_spread(optimizer: CTLD) -> float:
+    """Returns by how much the noise of one exploration spreads a parameter that the data do not hold, at most."""
+    group = next(group for group in optimizer.param_groups if group["explore"])
+    rates = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+    heat = optimizer.temperature * mean_ratio(optimizer.tempering) / optimizer.num_data
+    return math.sqrt(heat * spread_per_temperature(*rates, optimizer.exploration_steps))
