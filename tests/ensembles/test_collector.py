@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import CTLD, SampleCollector, diagnostics
+from ctld import CTLD, SampleCollector, Tempering, diagnostics
 from ctld.ensembles import traces
 from targets import Classification, equal, saved
 
@@ -202,14 +202,13 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_collection(tmp_path, monke
 def test_no_cycles_and_other_optimizers():
     problem = Classification()
     optimizer = build(problem, cycle_steps=None)
-    collector = SampleCollector(problem.model, optimizer)
+    collector = SampleCollector(problem.model, optimizer, cold_every=30)
     go_on(problem, optimizer, collector, range(35))
-    assert len(collector) == 0
+    assert len(list(collector.of_kind("cycle"))) == 0
     record = collector.collect(loss=0.5)
     assert (record.kind, record.step, record.cycle, record.loss, record.reading.step) == ("cycle", 35, 0, 0.5, 30)
-    assert len(collector) == 1
     collector.collect()  # once more at this step takes its place
-    assert len(collector) == 1
+    assert len(list(collector.of_kind("cycle"))) == 1
     sgd = torch.optim.SGD(problem.model.parameters(), 0.1)
     other = SampleCollector(problem.model, sgd)
     assert other.collect(step=7).step == 7
@@ -306,6 +305,73 @@ def test_traces_to_arviz(place):
         traces([collectors[0], list(collectors[1])[1:]], {"loss": lambda s: s.record.loss})
 
 
+# ---- what it says of itself ----
+
+
+def test_an_empty_one_is_there():
+    collector = SampleCollector(Classification().model, None)
+    assert collector
+    assert repr(collector) == "<SampleCollector in memory: empty, at most 20 of a kind>"
+    collector.collect(step=1)
+    assert repr(collector) == "<SampleCollector in memory: 1 cycle, at most 20 of a kind>"
+
+
+def test_what_is_dropped_is_said_once_and_counted(tmp_path):
+    problem = Classification()
+    optimizer = build(problem)
+    collector = SampleCollector(problem.model, optimizer, folder=tmp_path / "samples")
+    for step in range(1, 21):
+        collector.collect(step=step)
+    with pytest.warns(
+        UserWarning, match=r"more than 20 cycle samples, the default of at_most, .* give SampleCollector\(at_most"
+    ):
+        collector.collect(step=21)
+    collector.collect(step=22)
+    assert collector.dropped == SampleCollector.open(tmp_path / "samples").dropped == 2
+    assert "20 cycle, 2 dropped, at most 20" in repr(collector)
+    asked_for = SampleCollector(problem.model, optimizer, at_most=1)
+    for step in (1, 2):
+        asked_for.collect(step=step)  # who gives a number knows
+    assert asked_for.dropped == 1
+    again = SampleCollector(problem.model, optimizer, at_most=1)
+    again.load_state_dict(saved(asked_for.state_dict()))
+    assert again.dropped == 1
+
+
+def test_the_best_of_the_cycles(place):
+    """By the loss; of equal ones the newer. The order stays that in which they were taken."""
+    problem = Classification()
+    collector = SampleCollector(problem.model, build(problem), keep="best", at_most=2, **place)
+    for step, loss in enumerate((0.5, 0.2, 0.9, 0.2, 0.3), 1):
+        collector.collect(step=step, loss=loss)
+    assert [(record.step, record.loss) for record in collector.records] == [(2, 0.2), (4, 0.2)]
+    with pytest.raises(ValueError, match=r'keep="best" goes by the loss; hand it over: update\(loss=loss\)'):
+        collector.collect(step=9)
+    with pytest.raises(ValueError, match="keep = 'worst' is unknown"):
+        SampleCollector(problem.model, None, keep="worst")
+    if place:
+        assert SampleCollector.open(place["folder"]).keep == "best"
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "cold_every", "said"),
+    [
+        ({"cycle_steps": None}, None, "this CTLD has no cycles"),
+        ({"exploration_steps": 0}, 5, "cold_every = 5 never finds a cold sample; this CTLD does not explore"),
+        ({"tempering": Tempering.constant(2.0)}, 5, "its temperature ratio is 2 throughout"),
+        ({"cycle_steps": None}, 31, "exploration ends after 30 steps: give fewer"),
+        ({}, CYCLE, "with cycles of 40 steps none of these is among the 30 that explore"),
+    ],
+)
+def test_one_that_can_never_collect_is_refused_at_once(optimizer, cold_every, said):
+    problem = Classification()
+    made = build(problem, **optimizer)
+    collector = SampleCollector(problem.model, made, cold_every=cold_every)
+    made.step(loss=problem.backward(0))
+    with pytest.raises(ValueError, match=said):
+        collector.update()
+
+
 # ---- folders that are not as they should be ----
 
 
@@ -381,10 +447,14 @@ def test_folders_that_are_taken(folder, tmp_path):
     optimizer = build(problem)
     with pytest.raises(FileExistsError, match=r"has samples already: SampleCollector.open goes on with them"):
         SampleCollector(problem.model, optimizer, folder=folder)
+    replaced = SampleCollector(problem.model, optimizer, folder=folder, overwrite=True)
+    assert len(replaced) == len(SampleCollector.open(folder)) == 0
+    assert [path.name for path in folder.iterdir()] == ["index.json"]
+    replaced.collect(step=1)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "000001.safetensors").write_text("precious")
     with pytest.raises(FileExistsError, match="is not empty"):
-        SampleCollector(problem.model, optimizer, folder=tmp_path / "mine")
+        SampleCollector(problem.model, optimizer, folder=tmp_path / "mine", overwrite=True)
     assert (tmp_path / "mine" / "000001.safetensors").read_text() == "precious"
     with pytest.raises(FileNotFoundError, match="is no folder of samples"):
         SampleCollector.open(tmp_path / "mine")
@@ -413,7 +483,7 @@ def test_without_safetensors(tmp_path, monkeypatch):
     problem = Classification()
     collector = SampleCollector(problem.model, build(problem), folder=tmp_path / "samples")
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ImportError, match=r'pip install "ctld\[lab\]"'):
+    with pytest.raises(ImportError, match="python -m pip install safetensors, or keep them in memory"):
         collector.collect()
 
 

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -242,11 +243,28 @@ def test_inputs_that_change_from_sample_to_sample():
         predict(Table(), tables([[0.5, 0.5], [0.5, 0.5]]) * 2, Shrinking())
 
 
-def test_without_torchmetrics(monkeypatch):
+def test_metrics_need_nothing_else(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
     prediction = predict(Table(), tables([[0.5, 0.5], [0.5, 0.5]]), ROWS)
-    monkeypatch.setitem(sys.modules, "torchmetrics.functional", None)
-    with pytest.raises(ImportError, match=r'pip install "ctld\[lab\]"'):
-        prediction.metrics(ROWS)
+    assert prediction.metrics(ROWS)["nll"] == pytest.approx(math.log(2))
+
+
+def test_dicts_outputs_with_logits_and_a_call_of_ones_own():
+    class Named(Table):
+        def forward(self, rows, scale=1.0):
+            return {"logits": scale * self.table[rows], "hidden": None}
+
+    class WithAttribute(Table):
+        def forward(self, rows):
+            return SimpleNamespace(logits=self.table[rows])
+
+    samples = tables([[0.9, 0.1], [0.3, 0.7]])
+    expected = predict(Table(), samples, ROWS).log_probabilities
+    found = predict(Named(), samples, [{"rows": ROWS, "labels": ROWS}])
+    assert torch.equal(found.log_probabilities, expected)
+    assert torch.equal(predict(WithAttribute(), samples, [(ROWS, ROWS)]).log_probabilities, expected)
+    doubled = predict(Named(), samples, ROWS, forward=lambda model, rows: model(rows, scale=2.0)["logits"])
+    torch.testing.assert_close(doubled.log_probabilities, (2 * expected).log_softmax(-1))
 
 
 def test_the_documents_example_runs(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from ctld import CTLD, SampleCollector, predict
+from ctld import CTLD, Ensemble, SampleCollector, predict
 from worlds import in_world
 
 pytestmark = [pytest.mark.xdist_group("worlds"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -56,6 +56,39 @@ def collected(rank, size, folder, sharded):
         assert one.state.keys() == dict(plain.named_parameters()).keys()
         assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
     return predict(plain, read, inputs).log_probabilities
+
+
+def an_ensemble(rank, size, folder):
+    """Ranks see other batches, and so other losses: what they decide by them must be one decision."""
+    model = nn.parallel.DistributedDataParallel(network())
+    torch.manual_seed(rank)
+    inputs = torch.randn(64, 5)
+    labels = inputs[:, :3].argmax(-1)
+    ensemble = Ensemble(model, 0.1, 128, 90, cycles=3, weight_decay=1e-2, members=2, keep="best", seed=rank)
+    for step in range(90):
+        batch = torch.arange(16 * step, 16 * step + 16) % 64
+        loss = nn.functional.cross_entropy(model(inputs[batch]), labels[batch])
+        loss.backward()
+        ensemble.step(loss)
+        if step == 70:
+            ensemble.save(folder)
+    dist.barrier()
+    resumed = Ensemble.load(folder, network())
+    return [
+        [record.loss for record in ensemble.records],
+        ensemble.temperature,
+        [sample.state for sample in ensemble.collector],
+        resumed.steps,
+    ]
+
+
+def test_an_ensemble_is_one_on_all_ranks(tmp_path):
+    one, two = in_world(an_ensemble, 2, str(tmp_path / "saved"))
+    assert one[:2] == two[:2]
+    assert len(one[0]) == 2
+    assert one[3] == two[3] == 71
+    for mine, theirs in zip(one[2], two[2], strict=True):
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 @pytest.mark.parametrize("sharded", [False, True])
