@@ -221,7 +221,7 @@ def test_no_cycles_and_other_optimizers():
 def test_a_refused_step_keeps_nothing():
     problem = Classification()
     optimizer = build(problem)
-    collector = SampleCollector(problem.model, optimizer, cold_every=1)
+    collector = SampleCollector(problem.model, optimizer, cold_every=1, at_most=50)
     assert collector.update() is None
     go_on(problem, optimizer, collector, range(CYCLE))
     count = len(collector)
@@ -323,7 +323,7 @@ def test_what_is_dropped_is_said_once_and_counted(tmp_path):
     for step in range(1, 21):
         collector.collect(step=step)
     with pytest.warns(
-        UserWarning, match=r"more than 20 cycle samples, the default of at_most, .* give SampleCollector\(at_most"
+        UserWarning, match=r"more than 20 cycle samples, the default of at_most, .* SampleCollector\(at_most"
     ):
         collector.collect(step=21)
     collector.collect(step=22)
@@ -497,7 +497,7 @@ def test_wrappers_are_taken_off():
 
 def test_rank_zero_writes(tmp_path, monkeypatch):
     problem = Classification()
-    monkeypatch.setattr("ctld.ensembles.collector._rank", lambda: 1)
+    monkeypatch.setattr("ctld.ensembles.collector.rank", lambda: 1)
     collector = SampleCollector(problem.model, build(problem), folder=tmp_path / "samples")
     collector.collect()
     assert not (tmp_path / "samples").exists()
