@@ -1,14 +1,13 @@
 """Tuning, equal for all methods: the same number of trials of the same kind of search, judged on validation data.
 
-Quasi-random search (Optuna's Sobol points, seeded; best a power of two of them): trials do not depend on each other's outcome,
+Quasi-random search (Sobol points, seeded; best a power of two of them): trials do not depend on each other's outcome,
 so they can run side by side, and the plan of an interrupted search is the plan of the search.
 """
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 
-import optuna
+from scipy.stats import qmc
 
 from ctld_lab.records import RunDirectory, StudyDirectory, number, write_json
 from ctld_lab.streams import stream_seed
@@ -20,25 +19,16 @@ SEARCH = "Sobol points over the logarithms, as many for every method, and the sa
 
 def propose(space: Space, trials: int) -> list[dict[str, float]]:
     """Options of each trial. Methods that are searched in as many dimensions get the same points of their unit cubes."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=stream_seed(0, "tuning") % 2**31)
-    study = optuna.create_study(sampler=sampler)
-    cube: dict[str, optuna.distributions.BaseDistribution] = {
-        str(place): optuna.distributions.FloatDistribution(0.0, 1.0) for place in range(len(space))
-    }
-    # Optuna learns the space from a trial that is done, and draws the first one at random for want of it.
-    study.add_trial(optuna.trial.create_trial(params=dict.fromkeys(cube, 0.5), distributions=cube, value=0.0))
-    proposed = []
-    for _ in range(trials):
-        trial = study.ask(cube)
-        study.tell(trial, 0.0)  # the outcome does not matter to a quasi-random search
-        parameters = {}
-        for place, (name, (low, high)) in enumerate(space.items()):
-            parameters[name] = float(f"{low * (high / low) ** trial.params[str(place)]:.3g}")
-        proposed.append(parameters)
-    return proposed
+    # `seed`, not the newer `rng`, which scrambles otherwise: stored trials are these points. And one point after the other,
+    # since a first draw of another number than a power of two warns.
+    sobol = qmc.Sobol(len(space), scramble=True, seed=stream_seed(0, "tuning") % 2**31)
+    return [
+        {
+            name: float(f"{low * (high / low) ** place:.3g}")
+            for (name, (low, high)), place in zip(space.items(), sobol.random(1)[0], strict=True)
+        }
+        for _ in range(trials)
+    ]
 
 
 def options(parameters: Mapping[str, float]) -> dict[str, float]:
