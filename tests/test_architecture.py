@@ -59,15 +59,12 @@ ARROWS = {
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
     "ctld_lab.report": {"ctld_lab.records"},
-    "ctld_lab.scores": set(),
-    "ctld_lab.schedules": set(),
-    "ctld_lab.members": set(),
     "ctld_lab.heat": {"ctld"},
-    "ctld_lab.methods": {"ctld", "ctld_lab.streams"},
-    "ctld_lab.workloads": {"ctld_lab.data", "ctld_lab.ranks", "ctld_lab.scores", "ctld_lab.streams"},
+    "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
+    "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
-    "ctld_lab.train": {"ctld", "ctld_lab.workloads", "ctld_lab.checkpoints"}
-    | {f"ctld_lab.{part}" for part in ("heat", "members", "methods", "schedules")}
+    "ctld_lab.train": {"ctld", "ctld.ensembles", "ctld_lab.workloads", "ctld_lab.checkpoints"}
+    | {f"ctld_lab.{part}" for part in ("heat", "methods")}
     | LOOP,
     "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
     "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.workloads", "ctld_lab.resumable"}

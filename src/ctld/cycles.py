@@ -30,7 +30,13 @@ class CycleLR(LRScheduler):
     def _factor(self) -> float:
         assert self.optimizer.cycle_steps is not None
         explored = self.optimizer.exploration_steps
-        done = self.optimizer.cycle_step - explored
-        if done < 0:
-            return 1.0
-        return 0.5 * (1.0 + math.cos(math.pi * done / (self.optimizer.cycle_steps - explored)))
+        return cycle_factor(self.optimizer.cycle_step, cycle_steps=self.optimizer.cycle_steps, hold_steps=explored)
+
+
+def cycle_factor(step: int, *, cycle_steps: int, hold_steps: int = 0) -> float:
+    """What lr is multiplied by at a step, counted from 0: 1 for `hold_steps` of every cycle, then half a cosine to zero.
+
+    One cycle of the whole training is a plain cosine.
+    """
+    done = step % cycle_steps - hold_steps
+    return 1.0 if done < 0 else 0.5 * (1.0 + math.cos(math.pi * done / (cycle_steps - hold_steps)))

@@ -1,12 +1,14 @@
-"""From a run's configuration to its optimizer."""
+"""From a run's configuration to its optimizer, and to the learning rate of each of its steps."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 import ctld
+from ctld.cycles import cycle_factor
 from ctld_lab.streams import stream_seed
 
 
@@ -45,3 +47,25 @@ def _tempering(step_size: float, exploration_steps: int, kind: str = "paper", **
     if kind == "constant":
         return ctld.Tempering.constant(**options)
     raise ValueError(f"there is no tempering of kind {kind!r}; known: paper, calibrated, driven, constant")
+
+
+def relative_rate(schedule: Mapping[str, Any], step: int) -> float:
+    """The factor on lr for a step, counted from 0 in its stage: a pure function, so that a run that goes on needs no state.
+
+    `schedule` says which, by its kind:
+
+    steps     × `factor` every so many steps (`every`); the kind when none is named
+    cycles    held for the first `hold_steps` of every `cycle_steps`, then half a cosine to zero: `ctld.CycleLR`, for any method
+    settle    half a cosine from 1 to `factor` in `settle_steps`, and constant from there: for averages of weights
+    """
+    kind = schedule.get("kind", "steps")
+    if kind == "steps":
+        return float(schedule["factor"] ** (step // int(schedule["every"])))
+    if kind == "cycles":
+        return cycle_factor(
+            step, cycle_steps=int(schedule["cycle_steps"]), hold_steps=int(schedule.get("hold_steps", 0))
+        )
+    if kind == "settle":
+        steps, factor = int(schedule["settle_steps"]), float(schedule["factor"])
+        return factor + (1.0 - factor) * (cycle_factor(step, cycle_steps=steps) if step < steps else 0.0)
+    raise ValueError(f"there is no schedule of kind {kind!r}; known: steps, cycles, settle")

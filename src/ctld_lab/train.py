@@ -8,21 +8,21 @@ its last checkpoint to the same bits.
 import math
 import time
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import ctld
 from ctld import NonFiniteError
+from ctld.ensembles import SampleCollector
 from ctld_lab import methods, workloads
 from ctld_lab.checkpoints import load_newest, save_checkpoint
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.heat import Heat
-from ctld_lab.members import Members
 from ctld_lab.ranks import ALONE, RanksError
 from ctld_lab.records import Appender, RecordError, RunDirectory
-from ctld_lab.schedules import relative_rate
 from ctld_lab.streams import stream_seed
 
 LINES = ("metrics.jsonl", "trace.jsonl")
@@ -78,7 +78,10 @@ class Training:
         self.workload = workloads.build(config)
         if self.ranks.size > 1:
             self.workload.divide(self.ranks)
-        self.members = Members(config["members"]) if "members" in config else None
+        self.members, self.kept_steps = None, frozenset(map(int, config.get("members", {}).get("steps", ())))
+        if "members" in config:  # part of the checkpoint: a run that goes on has the members that it would have had
+            at_most = len(self.kept_steps) * self.workload.stages
+            self.members = SampleCollector(self.workload.model, None, at_most=at_most)
         self.stage = self.stage_step = 0
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.heat = Heat()
@@ -140,8 +143,8 @@ class Training:
         except (NonFiniteError, FloatingPointError, OverflowError):
             raise Diverged from None
         self.stage_step += 1
-        if self.members is not None:
-            self.members.update(self.stage_step, self.workload.model)
+        if self.members is not None and self.stage_step in self.kept_steps:
+            self.members.collect(step=self.step)
         if tempered is not None and exploring:
             self._record_heat(tempered)
         if self.ranks.first:
@@ -162,7 +165,7 @@ class Training:
 
     def _set_learning_rate(self) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config["optimizer"]["lr"] * relative_rate(self.schedule, self.stage_step)
+            group["lr"] = self.config["optimizer"]["lr"] * methods.relative_rate(self.schedule, self.stage_step)
 
     # ---- records ----
 
@@ -237,7 +240,10 @@ class Training:
         """What the members predict together and, as `last_…`, the last of them alone, which the model is from now on."""
         if self.members is None:
             return {}
-        members, workload = self.members.states(self.workload.model), self.workload
+        members, workload = [sample.state for sample in self.members], self.workload
+        averages = bool(self.config["members"].get("average"))
+        if averages:
+            members = [mean_state(members)]
         assert isinstance(workload, workloads.Classifier)
 
         def judge() -> dict[str, dict[str, float]]:
@@ -251,7 +257,7 @@ class Training:
         splits: dict[str, dict[str, float]] = self.ranks.of_first(judge)
         self._check(splits)
         workload.model.load_state_dict(members[-1])
-        if self.members.averages:  # which is no model that training ended with
+        if averages:  # which is no model that training ended with
             splits["train"] = self._evaluated(thorough=True)["train"]
             self._check(splits)
         self._tick("evaluate")
@@ -285,7 +291,7 @@ class Training:
             "generator": torch.get_rng_state(),
             "ends": self.ends,
             "heat": self.heat.state(),
-            "members": None if self.members is None else self.members.state(),
+            "members": None if self.members is None else self.members.state_dict(),
             "clocks": self.clocks,
             "lengths": dict(zip(LINES, (metrics.length, trace.length), strict=True)),
         }
@@ -324,7 +330,7 @@ class Training:
                 state.get("heat") or {"counts": {"ratio": math.nan} | state["tempering"], "thermometers": {}}
             )
             if self.members is not None:
-                self.members.load_state(state["members"])
+                self.members.load_state_dict(state["members"])
             self.workload.load_state(state["workload"])
             self._resumed = dict(state["optimizer"])
             torch.set_rng_state(state["generator"])
@@ -353,3 +359,11 @@ class Training:
 def evaluation_steps(steps: int, count: int) -> frozenset[int]:
     """`count` steps, evenly spaced, the last being the end of the stage."""
     return frozenset(round(steps * index / count) for index in range(1, count + 1))
+
+
+def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensor by tensor, summed in double precision: what is added has to matter after many."""
+    return {
+        name: torch.stack([state[name].double() for state in states]).mean(0).to(tensor.dtype)
+        for name, tensor in states[0].items()
+    }

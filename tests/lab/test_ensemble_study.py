@@ -17,7 +17,6 @@ from ctld_lab.checkpoints import load_checkpoint
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.request import Order, build
 from ctld_lab.control import Control
-from ctld_lab.members import Members
 from ctld_lab.records import RunDirectory, StudyDirectory, read_json, write_json
 from ctld_lab.report import ensemble as section
 from ctld_lab.report.provenance import provenance
@@ -103,19 +102,6 @@ def test_the_training_nll_is_that_of_the_model_that_was_kept(tmp_path):
     run = RunDirectory(tmp_path)
     assert run.result()["train"] == pytest.approx(workload.evaluate(thorough=True)["train"])
     assert run.result()["test"]["last_nll"] == pytest.approx(workload.evaluate(thorough=True)["test"]["nll"])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_averaged_weights_are_the_mean(dtype):
-    model = torch.nn.Linear(3, 2).to(dtype)
-    members, seen = Members({"steps": [1, 2, 3], "average": True}), []
-    for step in range(1, 5):
-        with torch.no_grad():
-            model.weight.normal_(generator=torch.Generator().manual_seed(step))
-        members.update(step, model)
-        seen.append(model.weight.detach().clone())
-    (found,) = members.states(model)
-    torch.testing.assert_close(found["weight"], torch.stack(seen[:3]).mean(0))
 
 
 @pytest.mark.parametrize("scale", ensemble.STUDY.scales)
@@ -298,7 +284,7 @@ def test_killed_between_checkpoints_it_keeps_the_same_members(tmp_path, monkeypa
     path, loss = tmp_path / "killed", workloads.MnistMLP.loss
     execute(path, settings, StopAt(13))
     kept = (path / "checkpoint.safetensors").read_bytes()
-    assert len(load_checkpoint(path / "checkpoint.safetensors")["members"]["kept"]) == 2
+    assert len(load_checkpoint(path / "checkpoint.safetensors")["members"]["samples"]) == 2
 
     def dying(self, step):
         if step == 25:

@@ -1,4 +1,4 @@
-"""Scores summed up batch by batch are the library's; members and schedules are what they say."""
+"""What members predict together is judged as the library judges it; schedules and averages are what they say."""
 
 import math
 
@@ -7,52 +7,46 @@ import torch
 from torch import nn
 
 import ctld
-from ctld.ensembles import Prediction
-from ctld_lab.members import Members
-from ctld_lab.schedules import relative_rate
-from ctld_lab.scores import Scores, copies
+from ctld.ensembles import Metrics, Prediction
+from ctld_lab.methods import relative_rate
+from ctld_lab.train import mean_state
+from ctld_lab.workloads.workload import averaged, in_percent
 
 
-def test_scores_are_those_of_the_library_whatever_the_batches():
+def test_metrics_are_those_of_a_whole_prediction_whatever_the_batches():
     generator = torch.Generator().manual_seed(0)
     logits = [3 * torch.randn(500, 7, generator=generator) for _ in range(4)]
     labels = torch.randint(7, (500,), generator=generator)
-    scores = Scores()
+    judged = Metrics()
     for start, stop in ((0, 130), (130, 131), (131, 500)):
-        scores.add([each[start:stop] for each in logits], labels[start:stop])
+        judged.add(averaged([each[start:stop] for each in logits]), labels[start:stop])
     mean = torch.stack([each.double().softmax(-1) for each in logits]).mean(0)
     expected = Prediction(mean.log(), torch.zeros(500), 4).metrics(labels)
-    found = scores.metrics()
+    assert judged.compute() == pytest.approx(expected, rel=1e-5)
+    found = in_percent(judged)
     assert found["nll"] == pytest.approx(expected["nll"], rel=1e-12)
     assert found["error"] == pytest.approx(100 * expected["error"])
-    assert found["brier"] == pytest.approx(expected["brier"], rel=1e-6)
     assert found["ece"] == pytest.approx(100 * expected["ece"], rel=1e-5)
 
 
 def test_certainty_beyond_probabilities_has_a_finite_nll():
-    scores = Scores()
-    scores.add([torch.tensor([[2000.0, 0.0]])], torch.tensor([1]))
-    assert scores.metrics() == {"nll": 2000.0, "error": 100.0, "ece": 100.0, "brier": 2.0}
+    judged = Metrics()
+    judged.add(averaged([torch.tensor([[2000.0, 0.0]])]), torch.tensor([1]))
+    assert in_percent(judged) == {"nll": 2000.0, "error": 100.0, "ece": 100.0, "brier": 2.0}
 
 
-def test_members_are_copies_and_their_mean_is_exact():
-    model = nn.Linear(2, 1)
-    each, mean = Members({"steps": [2, 3]}), Members({"steps": [1, 2, 3], "average": True})
+def test_metrics_of_nothing_and_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="call add first"):
+        Metrics().compute()
+    with pytest.raises(ValueError, match=r"\(n, classes\) and \(n,\)"):
+        Metrics().add(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64))
+
+
+def test_mean_of_models_is_summed_in_double_precision():
     values = (1.0, 1e-9, 4.0)
-    for step, value in enumerate(values, start=1):
-        nn.init.constant_(model.weight, value)
-        each.update(step, model)
-        mean.update(step, model)
-    assert [float(state["weight"][0, 0]) for state in each.states(model)] == [torch.tensor(1e-9).item(), 4.0]
-    (averaged,) = mean.states(model)
-    assert averaged["weight"].dtype == torch.float32
-    assert float(averaged["weight"][0, 0]) == pytest.approx(sum(values) / 3, rel=1e-7)
-    again = Members({"steps": [1, 2, 3], "average": True})
-    again.load_state(mean.state())
-    assert torch.equal(again.states(model)[0]["weight"], averaged["weight"])
-    twins = copies(model, each.states(model))
-    assert [twin.weight[0, 0].item() for twin in twins] == [torch.tensor(1e-9).item(), 4.0]
-    assert model.weight[0, 0].item() == 4.0
+    averages = mean_state([{"weight": torch.tensor([value])} for value in values])
+    assert averages["weight"].dtype == torch.float32
+    assert float(averages["weight"]) == pytest.approx(sum(values) / 3, rel=1e-7)
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")

@@ -9,11 +9,13 @@ docs/ensembles.md has the whole of it.
 """
 
 from ctld.ensembles.collector import SampleCollector
+from ctld.ensembles.metrics import Metrics
 from ctld.ensembles.prediction import Prediction, RegressionPrediction, predict
 from ctld.ensembles.samples import Reading, Sample, SampleRecord
 from ctld.ensembles.traces import traces
 
 __all__ = [
+    "Metrics",
     "Prediction",
     "Reading",
     "RegressionPrediction",

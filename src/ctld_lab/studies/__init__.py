@@ -17,6 +17,7 @@ _MODULES = {
     "double-well": "ctld_lab.studies.double_well",
     "ensemble": "ctld_lab.studies.ensemble",
     "tempering": "ctld_lab.studies.tempering",
+    "digits": "ctld_lab.studies.digits",
 }
 
 
@@ -30,6 +31,7 @@ def names() -> dict[str, str]:
         "double-well": "Theorem 2, and what the paper's sampler samples",
         "ensemble": "Cycles, averaged: does the tempering deserve the credit?",
         "tempering": "Temperings compared where the answer is known",
+        "digits": "The default beside SGD with momentum, on 5,000 digits",
     }
 
 

@@ -42,13 +42,26 @@ def build(config: dict[str, Any]) -> Workload:
 
 
 def _mnist_mlp(
-    images: data.Images, *, tuning: bool, seed: int, valid_images: int, train_images: int | None = None, **options: Any
+    images: data.Images,
+    *,
+    tuning: bool,
+    seed: int,
+    valid_images: int = 0,
+    train_images: int | None = None,
+    split_by_seed: bool = False,
+    **options: Any,
 ) -> MnistMLP:
     """The last `valid_images` of the training set are never trained on: final runs have as many data as those of tuning.
 
-    Of the others, `train_images` are drawn, others for each seed; all of them, if left out.
+    Of the others, `train_images` are drawn, others for each seed; all of them, if left out. `split_by_seed` first deals the
+    images out anew among training and test set: then a seed is a replicate of the data too.
     """
-    rest = len(images.train) - valid_images
+    pixels, labels = [images.train, images.test], [images.train_labels, images.test_labels]
+    if split_by_seed:
+        cut = len(images.train)
+        order = numpy_generator(seed, "subset", 1).permutation(cut + len(images.test))
+        pixels, labels = ([array[order[:cut]], array[order[cut:]]] for array in map(np.concatenate, (pixels, labels)))
+    rest = len(pixels[0]) - valid_images
     count = rest if train_images is None else train_images
     if not 0 < count <= rest:
         raise ValueError(
@@ -56,8 +69,8 @@ def _mnist_mlp(
             f"{len(images.train)} to train on"
         )
     rows = numpy_generator(seed, "subset").permutation(rest)[:count]
-    held_out = (images.train[rest:], images.train_labels[rest:]) if tuning else (images.test, images.test_labels)
-    return MnistMLP((images.train[rows], images.train_labels[rows]), held_out, seed=seed, **options)
+    held_out = (pixels[0][rest:], labels[0][rest:]) if tuning else (pixels[1], labels[1])
+    return MnistMLP((pixels[0][rows], labels[0][rows]), held_out, seed=seed, **options)
 
 
 @lru_cache(maxsize=1)

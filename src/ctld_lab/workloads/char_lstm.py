@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from ctld.ensembles import Metrics
 from ctld_lab.ranks import ALONE, Ranks
-from ctld_lab.scores import Scores, copies
 from ctld_lab.streams import torch_generator
 from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import Probe, evenly_spaced
+from ctld_lab.workloads.workload import Probe, averaged, evenly_spaced, in_percent
 
 State = tuple[Tensor, Tensor]
 ALL = slice(None)  # rows
@@ -121,15 +122,15 @@ class CharLSTM:
     @torch.no_grad()
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """Of what the members predict together, each with a state of its own; nll is in nats per character."""
-        scores, models = Scores(), copies(self.model, members)
-        text = self._texts[self._held_out_name]
-        states = [self._rest() for _ in models]
+        judged, text = Metrics(), self._texts[self._held_out_name]
+        states = [self._rest() for _ in members]
         for start in range(0, max(text.shape[1] - self.length, 1), self.length):
             part = torch.from_numpy(text[:, start : start + self.length + 1].T.astype(np.int64))
-            made = [model(part[:-1], state) for model, state in zip(models, states, strict=True)]
+            read = [(part[:-1], state) for state in states]
+            made = [functional_call(self.model, dict(member), one) for member, one in zip(members, read, strict=True)]
             states = [state for _, state in made]
-            scores.add([logits for logits, _ in made], part[1:].flatten())
-        return {self._held_out_name: scores.metrics()}
+            judged.add(averaged([logits for logits, _ in made]), part[1:].flatten())
+        return {self._held_out_name: in_percent(judged)}
 
     def epochs(self, step: int) -> float:
         return step / float(self._steps_per_epoch)

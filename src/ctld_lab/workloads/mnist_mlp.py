@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from ctld.ensembles import Metrics
 from ctld_lab.ranks import Ranks
-from ctld_lab.scores import Scores, copies
 from ctld_lab.streams import numpy_generator, stream_seed
 from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import Probe, evenly_spaced
+from ctld_lab.workloads.workload import Probe, averaged, evenly_spaced, in_percent
 
 CHUNK = 2000  # rows at a time, where no gradient is needed
 PROBE_IMAGES = 1000
@@ -81,14 +82,14 @@ class MnistMLP:
         """Of the model as it is; thorough is on all that is held out, and on as many images of the training set."""
         held_out = len(self._data[self._held_out_name][1])
         count = held_out if thorough else min(held_out, self._curve_rows)
-        found = {split: self._scores(split, [self.model], count).metrics() for split in self._data}
+        found = {split: self._judge(split, [{}], count) for split in self._data}
         return {split: {name: metrics[name] for name in ("nll", "error")} for split, metrics in found.items()}
 
     @torch.no_grad()
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """Of what the members predict together, on all that is held out."""
         split = self._held_out_name
-        return {split: self._scores(split, copies(self.model, members), len(self._data[split][1])).metrics()}
+        return {split: self._judge(split, members, len(self._data[split][1]))}
 
     def epochs(self, step: int) -> float:
         return step * self.batch_size / self.num_data
@@ -124,12 +125,13 @@ class MnistMLP:
                 if isinstance(layer, nn.Linear):
                     layer.reset_parameters()
 
-    def _scores(self, split: str, models: Sequence[nn.Module], count: int) -> Scores:
-        scores = Scores()
+    def _judge(self, split: str, members: Sequence[Mapping[str, Tensor]], count: int) -> dict[str, float]:
+        judged = Metrics()
         for rows in torch.split(torch.arange(min(count, len(self._data[split][1]))), CHUNK):
             images = self._images(split, rows)
-            scores.add([model(images) for model in models], self._data[split][1][rows])
-        return scores
+            logits = [functional_call(self.model, dict(member), (images,)) for member in members]
+            judged.add(averaged(logits), self._data[split][1][rows])
+        return in_percent(judged)
 
     def _images(self, split: str, rows: Tensor) -> Tensor:
         return self._data[split][0][rows].to(self._dtype).div_(255.0)

@@ -1,13 +1,16 @@
 """What the training loop asks of a workload. A workload knows nothing of optimizers, methods or files of results."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ctld.ensembles import Metrics
 from ctld_lab.ranks import Ranks
 
 
@@ -29,6 +32,18 @@ def evenly_spaced(size: int, total: int) -> NDArray[np.int64]:
     """`size` of `total` places, or all: drawn by no seed, and of all classes where data are sorted by class."""
     size = min(size, total)
     return np.arange(size) * total // size
+
+
+def averaged(logits: Sequence[Tensor]) -> Tensor:
+    """Logarithms of the models' mean probabilities, in double precision."""
+    each = torch.stack([scores.double().log_softmax(-1) for scores in logits])
+    return each.logsumexp(0) - math.log(len(logits))
+
+
+def in_percent(metrics: Metrics) -> dict[str, float]:
+    """As records have it: nll in nats, Brier score from 0 to 2, error and calibration error in percent."""
+    found = metrics.compute()
+    return {"nll": found["nll"], "error": 100.0 * found["error"], "ece": 100.0 * found["ece"], "brier": found["brier"]}
 
 
 class Workload(Protocol):
