@@ -123,8 +123,8 @@ def _provenance(name: str, runs: Sequence[Row]) -> str:
     hours = ", ".join(f"{label(run)} {float(run['seconds'] or 0) / 3600:.2f}" for run in begun if run["seconds"]) or "–"
     command = runs[0]["command"] if runs else ""
     return (
-        f"Command: `{command}`. Commit {commits}; {machines}; threads a run: {threads}; {versions}. Hours so far, on "
-        f"a machine that had other work too: {hours}.\n\nTables: [runs]({name}-runs.csv), [curves]({name}-curves.csv), "
+        f"Command: `{command}`. Commit {commits}; {machines}; threads a run: {threads}; {versions}. Hours so far: "
+        f"{hours}.\n\nTables: [runs]({name}-runs.csv), [curves]({name}-curves.csv), "
         f"[errors]({name}-finals.csv), [temperature]({name}-temperature.csv). Figure: [PNG]({name}.png), [PDF]({name}.pdf)."
     )
 
