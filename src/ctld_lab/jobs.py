@@ -38,7 +38,8 @@ PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
 
 def execute(path: Path, *, threads: int, control: Control) -> str:
     """Returns the state in which the run is left: "done", "failed", "interrupted", or "waiting" if another process keeps it."""
-    if control.stopping:  # a run that has not begun is not interrupted
+    asked_already = control.stopping
+    if asked_already:  # a run that has not begun is not interrupted
         control.announce(state="waiting")
         return "waiting"
     lock = FileLock(path / LOCK)
