@@ -354,11 +354,11 @@ def test_ranks_that_are_still_starting_do_not_outlive_a_killed_command(delay, tm
         time.sleep(delay)
         command.kill()
         command.wait()
-        # On a quiet machine less than the minute after which an orphan gives up whatever it does. Four of them import torch
-        # first, which is what takes long where other programs are at work: how long one takes now is measured.
+        # An orphan that cannot be reached gives up a minute after it has noticed, which it does once it has imported torch:
+        # how long that takes here and now is measured. Mostly they are gone at once; the defect was one of minutes.
         began = time.monotonic()
         subprocess.run([sys.executable, "-c", "import torch"], check=True)
-        end = time.monotonic() + 30 + 8 * (time.monotonic() - began)
+        end = time.monotonic() + 75 + 8 * (time.monotonic() - began)
         while any(Path(f"/proc/{rank}").exists() for rank in ranks):
             assert time.monotonic() < end, "a rank outlives the command"
             time.sleep(0.05)
