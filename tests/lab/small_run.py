@@ -93,3 +93,15 @@ def outcome(run):
     for line in (*metrics, result):
         line.pop("seconds")
     return metrics, run.trace(), result
+
+
+class AskedOnceBegun(Control):
+    """Is asked to stop as soon as the run has begun; one that is asked earlier does not begin."""
+
+    @property
+    def stopping(self):
+        return self.executing
+
+    @stopping.setter
+    def stopping(self, _):
+        pass

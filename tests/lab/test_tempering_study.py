@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sample_records import describe, write_run
+from small_run import AskedOnceBegun
 
 from ctld import Tempering, diagnostics
 from ctld_lab import jobs
@@ -192,9 +193,7 @@ def test_a_stopped_chain_starts_again_to_the_same_numbers(smoke, tmp_path):
     whole = smoke.run("d1-calibrated-seed0")
     again = StudyDirectory(tmp_path).run("d1-calibrated-seed0")
     again.prepare(whole.config())
-    stopped = Control()
-    stopped.stopping = True
-    assert jobs.execute(again.path, threads=1, control=stopped) == "interrupted"
+    assert jobs.execute(again.path, threads=1, control=AskedOnceBegun()) == "interrupted"
     assert jobs.execute(again.path, threads=1, control=Control()) == "done"
     assert {**again.result(), "seconds": 0} == {**whole.result(), "seconds": 0}
 

@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from small_run import AskedOnceBegun
 
 import ctld
 from ctld_lab import jobs, timing
@@ -136,9 +137,7 @@ def test_a_killed_run_goes_on_with_the_next_round(directory, monkeypatch):
 
 def test_stops_when_asked_and_keeps_whole_rounds(directory):
     run = prepared(directory)
-    control = Control()
-    control.stopping = True
-    assert jobs.execute(run.path, threads=1, control=control) == "interrupted"
+    assert jobs.execute(run.path, threads=1, control=AskedOnceBegun()) == "interrupted"
     assert run.metrics() == []
     assert run.result() is None
 
