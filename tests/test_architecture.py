@@ -83,9 +83,8 @@ ARROWS = {
         "ctld_lab.sampling",
         "ctld_lab.streams",
     },
-    "ctld_lab.flatness_settings": set(),
     "ctld_lab.flatness": {
-        *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.flatness_settings", "ctld_lab.records"),
+        *("ctld", "ctld.diagnostics", "ctld_lab.checkpoints", "ctld_lab.records"),
         "ctld_lab.workloads",
     },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
@@ -103,7 +102,6 @@ ARROWS = {
                 "executors",
                 "files",
                 "flatness",
-                "flatness_settings",
                 "jobs",
                 "records",
                 "report",

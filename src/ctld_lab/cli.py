@@ -15,9 +15,8 @@ except ImportError as missing:
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.check import check_app
 from ctld_lab.commands.data import data_app
-from ctld_lab.commands.export import export_app
 from ctld_lab.commands.flatness import flatness_app
-from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, Threads, Workers, examples
 from ctld_lab.commands.status import status_app
 from ctld_lab.executors import torchrun
 from ctld_lab.files import printable
@@ -32,7 +31,6 @@ app = typer.Typer(
 app.add_typer(check_app)
 app.add_typer(flatness_app)
 app.add_typer(status_app)
-app.add_typer(export_app)
 app.add_typer(data_app, name="data")
 
 
@@ -214,14 +212,6 @@ def compare(
     from ctld_lab.commands.overview import print_comparison
 
     print_comparison(paths, Console())
-
-
-@app.command(epilog=examples("ctld tensorboard runs/sda-laptop"))
-def tensorboard(path: StudyPath) -> None:
-    """Write the curves of every run for TensorBoard."""
-    from ctld_lab.commands.overview import study_in, write_tensorboard
-
-    write_tensorboard(study_in(path), Console())
 
 
 @app.command(epilog=examples("ctld demo", "ctld demo --dir /tmp/demo --workers 4"))

@@ -138,7 +138,7 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
 
 def _publish(study: StudyRecord, source: Provenance, folder: Path) -> None:
     """What a report of the tables needs to know, with commit, machine and command."""
-    made = {"published": run_states(study), "machine": " | ".join(source.environments)}
+    made = {"published": run_states(study), "machine": " | ".join(source.environments), "commands": source.commands}
     data = {name: value for name, value in study.description.get("data", {}).items() if name != "path"}
     folder.mkdir(exist_ok=True)
     write_json(folder / "study.json", {**study.description, **made, "data": data})

@@ -37,7 +37,7 @@ def provenance(study: StudyRecord) -> Provenance:
     machine = [study.description["machine"]] if "machine" in study.description else []
     return Provenance(
         facts=_facts(study),
-        commands=list(study.description.get("commands", [])),
+        commands=without_places(study.description.get("commands", [])),
         environments=_environments(study.runs) or machine,
         failures=[(run.name, shortened(run.error or "no error was recorded")) for run in study.failed]
         + [(f"tuning/{name}.json", x["problem"]) for name, x in study.tuning.items() if "problem" in x],
@@ -45,6 +45,11 @@ def provenance(study: StudyRecord) -> Provenance:
         tuning_plot=_plot(study, trials) if 0 < len(tuning) <= MOST_PANELS else None,
         tuning_words=_words(study, tuning),
     )
+
+
+def without_places(commands: Sequence[str]) -> list[str]:
+    """Where the data lay on that machine is nobody's business."""
+    return [re.sub(r" --data-dir ('[^']*'|\S+)", "", command) for command in commands]
 
 
 def run_states(study: StudyRecord) -> str:

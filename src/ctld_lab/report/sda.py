@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from ctld_lab.report import temperature
 from ctld_lab.report.curves import curve_panel, curves_frame, curves_plot, ratio_panel, trace_frame
 from ctld_lab.report.ranking import agreement, paper_note, paper_split, printed_values, scale_notes, verdict
@@ -21,7 +23,9 @@ def content(study: StudyRecord) -> Content:
     rows = final_table(study)
     printed, split = printed_values(study), paper_split(study)
     variants = list(dict.fromkeys(row.variant for row in rows))
-    judged = IMAGE if any(f"test {IMAGE}" in row.metrics for row in rows) else LAYER
+    curves = curves_frame(study, variants, [("test", IMAGE), (split, LAYER)])
+    seen = {*curves["metric"], *(metric for row in rows for metric in row.metrics)}
+    judged = IMAGE if seen & {IMAGE, f"test {IMAGE}"} else LAYER
     found = Content(data={"seeds": seeds_frame(rows)})
     for variant in variants:
         competing = [row for row in rows if row.variant == variant]
@@ -37,7 +41,7 @@ def content(study: StudyRecord) -> Content:
         )  # fmt: skip
         where = {"tuned": "tuned", "paper": "the paper's rates"}.get(variant, variant)
         found.standings += standing(f"Autoencoder, {where}: test error of the image", competing, f"test {judged}")
-    _draw(study, variants, judged, found)
+    _draw(study, variants, judged, curves, found)
     found.tables.append(_final(study, rows, judged, printed))
     if any(f"test {LAYER} of layer 1" in row.metrics for row in rows):
         found.tables.append(_layers(rows))
@@ -45,10 +49,9 @@ def content(study: StudyRecord) -> Content:
     return found
 
 
-def _draw(study: StudyRecord, variants: Sequence[str], judged: str, found: Content) -> None:
+def _draw(study: StudyRecord, variants: Sequence[str], judged: str, frame: pd.DataFrame, found: Content) -> None:
     split = paper_split(study)
     shown = [(IMAGE, "test", "Image, test data"), (LAYER, split, f"Layer, {split} data")]
-    frame = curves_frame(study, variants, [(split, metric) for metric, split, _ in shown])
     trace = trace_frame(study)
     short = {"tuned": "tuned", "paper": "the paper's rates"}
     panels = [
