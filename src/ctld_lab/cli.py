@@ -194,16 +194,6 @@ def report(
     write_report(path, Console(), output)
 
 
-@app.command("list", epilog=examples("ctld list", "ctld list /data/runs"))
-def list_(
-    root: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for studies.")] = Path("runs"),
-) -> None:
-    """Show the studies: those known, and those begun with what is done."""
-    from ctld_lab.commands.overview import list_all
-
-    list_all(root, Console())
-
-
 @app.command(epilog=examples("ctld compare runs/sda-laptop runs/sda-laptop-new"))
 def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR DIR...", help="Two or more directories of studies.")],

@@ -63,7 +63,9 @@ def study(trained, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
-    monkeypatch.setattr(flatness, "settings", lambda examples: Settings(examples, iterations=12, probes=3, sizes=(0.1,)))
+    monkeypatch.setattr(
+        flatness, "settings", lambda examples: Settings(examples, iterations=12, probes=3, sizes=(0.1,))
+    )
     shutil.copytree(trained / "study", tmp_path / "study")
     yield StudyDirectory(tmp_path / "study")
     torch.set_num_threads(threads)

@@ -1,6 +1,5 @@
-"""`ctld list`, `report`, `compare` and `tensorboard`: what there is and what came out. Records only, no torch."""
+"""`ctld report`, `compare` and what `--tensorboard` writes: what came out. Records only, no torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.lock import holder
 from ctld_lab.commands.options import plain_table, say
-from ctld_lab.executors.progress import total_steps
 from ctld_lab.records import RecordError, StudyDirectory, find_studies
 
 
@@ -23,58 +20,6 @@ def study_in(path: Path) -> StudyDirectory:
     below = ", ".join(str(study.path) for study in find_studies(path))
     hint = f"; below it: {below}" if below else '; "ctld run" makes one, "ctld list" finds them'
     raise Refusal(f"{path} holds no study (no study.json){hint}")
-
-
-# ---- ctld list ----
-
-
-def list_all(root: Path, console: Console) -> None:
-    from ctld_lab import studies
-
-    known = plain_table("study", "what it rebuilds")
-    for name, line in studies.names().items():
-        known.add_row(name, line)
-    console.print(known)
-    found = find_studies(root)
-    if not found:
-        say(console, f"no study in {root} yet: ctld run NAME")
-        return
-    table = plain_table("directory", "study", "runs done", "failed", "state", numeric=("runs done", "failed"))
-    for study in found:
-        table.add_row(*_row(study))
-    console.print(table)
-
-
-def _row(study: StudyDirectory) -> tuple[Text, ...]:
-    """A record that cannot be read is told in its row; the other rows are as good as ever."""
-    path = Text(str(study.path), overflow="fold")
-    live = holder(study.path) is not None
-    try:
-        description = study.description()
-        states: Counter[str] = Counter()
-        done = total = 0
-        for run in study.runs():
-            state = run.state()
-            states[state] += 1
-            told = run.progress()
-            steps = total_steps(run.config()) or int(told.get("steps", 1))
-            total += steps
-            done += steps if state == "done" else min(steps, int(told.get("step", 0)))
-    except (RecordError, TypeError, ValueError) as error:
-        return path, Text("?"), Text("–"), Text("–"), Text(str(error), style="red")
-    count, failed = states.total(), states["failed"]
-    percent = f"{100 * done / total:.0f} %" if total else "0 %"
-    if live:
-        now = Text(f"live, {percent}", style="green")
-    elif count and states["done"] == count:
-        now = Text("done")
-    else:
-        now = Text(f"stopped, {percent}")
-    name = f"{description.get('study')}, {description.get('scale')}"
-    return path, Text(name), Text(f"{states['done']}/{count}"), Text(str(failed), style="red" if failed else ""), now
-
-
-# ---- ctld report, compare, tensorboard ----
 
 
 def write_report(path: Path, console: Console, output: Path | None = None) -> None:
