@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import bars, examples, plain_table, say, unknown
+from ctld_lab.commands.options import bars, examples, flag, option, plain_table, say, unknown
 from ctld_lab.executors.progress import Rate, duration
 from ctld_lab.files import write_json
 
@@ -42,24 +42,17 @@ STYLES = {"pass": "green", "fail": "bold red", "unconverged": "yellow"}
 )
 def check(
     lr: Annotated[
-        float,
-        typer.Option(
-            metavar="X", help="lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum)."
-        ),
+        float, option("X", "lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum).")
     ] = 0.1,
-    momentum: Annotated[float, typer.Option(metavar="X", help="As in SGD.")] = 0.9,
-    tempering: Annotated[
-        str, typer.Option(metavar="calibrated|paper|driven|constant", help="What moves the temperature.")
-    ] = "calibrated",
-    integrator: Annotated[str, typer.Option(metavar="baoab|euler|ubu", help="Of the parameters.")] = "baoab",
-    dtype: Annotated[str, typer.Option(metavar="float32|float64", help="Of the parameters.")] = "float64",
-    device: Annotated[str, typer.Option(metavar="cpu|cuda|...", help="Of the parameters.")] = "cpu",
-    targets: Annotated[str | None, typer.Option(metavar="A,B,...", help="Which of them.", show_default="all")] = None,
-    thorough: Annotated[bool, typer.Option("--thorough", metavar="", help="Twenty minutes, smaller errors.")] = False,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the noise.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the table here too.", show_default=False)
-    ] = None,
+    momentum: Annotated[float, option("X", "As in SGD.")] = 0.9,
+    tempering: Annotated[str, option("calibrated|paper|driven|constant", "What moves the temperature.")] = "calibrated",
+    integrator: Annotated[str, option("baoab|euler|ubu", "Of the parameters.")] = "baoab",
+    dtype: Annotated[str, option("float32|float64", "Of the parameters.")] = "float64",
+    device: Annotated[str, option("cpu|cuda|...", "Of the parameters.")] = "cpu",
+    targets: Annotated[str | None, option("A,B,...", "Which of them.", "all")] = None,
+    thorough: Annotated[bool, flag("--thorough", "Twenty minutes, smaller errors.")] = False,
+    seed: Annotated[int, option("N", "Of the noise.")] = 0,
+    output: Annotated[Path | None, option("FILE", "Write the table here too.", False, name="--json")] = None,
     steps: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     import torch

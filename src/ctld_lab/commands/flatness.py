@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import DataDir, bars, examples, say
+from ctld_lab.commands.options import DataDir, bars, examples, flag, option, say
 from ctld_lab.commands.request import use_data_dir
 from ctld_lab.executors import cores
 from ctld_lab.executors.progress import duration, first_line
@@ -35,18 +35,15 @@ def flatness(
         list[Path], typer.Argument(metavar="RUN...", help="Directories of runs, of studies, or of several studies.")
     ],
     number: Annotated[
-        int | None,
-        typer.Option("--examples", metavar="N", help="Training data.", show_default="1000 images, 4000 characters"),
+        int | None, option("N", "Training data.", "1000 images, 4000 characters", name="--examples")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", metavar="", help="Measure what was measured, too.")] = False,
+    again: Annotated[bool, flag("--again", "Measure what was measured, too.")] = False,
     data_dir: DataDir = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads of this process.", show_default="one per core")
-    ] = None,
+    threads: Annotated[int | None, option("N", "Threads of this process.", "one per core")] = None,
 ) -> None:
-    for option, value in (("--examples", number), ("--threads", threads)):
+    for name, value in (("--examples", number), ("--threads", threads)):
         if value is not None and value < 1:
-            raise Refusal(f"{option} {value}: at least 1 is needed")
+            raise Refusal(f"{name} {value}: at least 1 is needed")
     use_data_dir(data_dir)
     found = find_runs(paths)
     raise typer.Exit(measure_all(found, Console(), number=number, again=again, threads=threads or cores()))

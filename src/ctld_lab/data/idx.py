@@ -6,7 +6,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.data.errors import DataError
+from ctld_lab.data.table import DataError
 
 _UNSIGNED_BYTE = 0x08
 NUM_CLASSES = 10

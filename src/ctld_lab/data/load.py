@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctld_lab.data import containers, embedded, idx
-from ctld_lab.data.errors import DataError
 from ctld_lab.data.locate import fetch_command, find
-from ctld_lab.data.table import DATASETS, DataFile, DataSet, dataset_named
+from ctld_lab.data.table import DATASETS, DataError, DataFile, DataSet, dataset_named
 
 SMALLEST_TEXT = 1_000  # bytes: 50 each are left to validate and to test
 LARGEST_TEXT = 4 * 10**9  # bytes; it is read into memory

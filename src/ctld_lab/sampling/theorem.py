@@ -17,18 +17,6 @@ at the same time Lη, not at the same L: then the term 1/(Lη) is the same for a
 chains have friction γ = 1 throughout. There are three temperings: "none", g ≡ 1; "paper", whose γ_α = 1/η, C = δ′/η²
 and w are others at each η; and "fixed", where they are those of the largest η, so that all step sizes integrate one
 equation, as the proof has it.
-
-What the double well (d = 1) showed at laptop scale (results/laptop/tables/double-well-theorem.csv; ± one standard error):
-
-* Time. What decays of the bias falls as L to the power −1.006 ± 0.004 untempered and −1.07 ± 0.02 with the paper's tempering
-  (the bound: −1), the variance as −1.045 ± 0.008 and −0.93 ± 0.02.
-* The constant is nearly all of it, and tempering takes the average further from the minimum, as it must.
-* Step size. Untempered, the limit falls as η to the power 2.23 ± 0.04, since the positions of this integrator are right to
-  second order; "fixed" as 0.97 ± 0.17 (the bound: 1); "paper" does not fall: each η has another equation.
-* The average hides more than it shows: at g = 1 alone the error of "paper" grows as η falls, as η to the power −0.22 ± 0.01,
-  made up for in the average over all temperatures.
-
-So the rates are right for one equation, ever better integrated, and the paper's own constants are not that.
 """
 
 import math
@@ -43,7 +31,7 @@ from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
 from ctld_lab.resumable import reopen
 from ctld_lab.sampling.rates import Averages, against_step_size, describe
-from ctld_lab.sampling.replicas import DELTA, Replicas
+from ctld_lab.sampling.replicas import DELTA, DEPTH, Alphas, Replicas
 from ctld_lab.sampling.targets import MINIMUM, DoubleWell
 from ctld_lab.streams import numpy_generator
 
@@ -118,17 +106,11 @@ def simulate(
     lengths = sorted({round(duration / step_size / 2**octave) for octave in range(octaves + 1)})
     theta = np.zeros((replicas, potential.dimensions))
     theta[:, 0] = START
-    chains = Replicas(
-        theta,
-        generator.standard_normal(theta.shape),
-        None if tempering == "none" else generator.standard_normal(replicas),
-        eta=step_size,
-        friction=FRICTION,
-        L_s=steps,
-        alpha_eta=alpha_eta,
-        noise_factor=noise_factor,
-    )
-    expected = _expected_energy(potential, depth=0.0 if tempering == "none" else chains.depth)
+    r, tempered = generator.standard_normal(theta.shape), tempering != "none"
+    drawn = generator.standard_normal(replicas) if tempered else np.zeros(0)
+    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta, mass=1.0) if tempered else None
+    chains = Replicas(theta, r, alphas, eta=step_size, friction=FRICTION, noise_factor=noise_factor)
+    expected = _expected_energy(potential, depth=DEPTH if tempered else 0.0)
     coldest = potential.mean_energy()
     energy, error, cold_error, cold_steps = np.zeros((4, replicas))
     energies, errors = [], []
