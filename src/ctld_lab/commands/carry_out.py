@@ -261,7 +261,7 @@ def _resume_run(run: RunDirectory, machinery: Machinery, console: Console, *, ag
 
 
 def demonstrate(directory: Path, machinery: Machinery, console: Console, *, again: str, scale: str = "demo") -> int:
-    """The paper's two comparisons in miniature and the report on them, offline: 5,000 digits, the English of Python's manual."""
+    """The paper's two comparisons in miniature, and the report on them: 5,000 digits, the English of Python's manual."""
     for study in ("sda", "charrnn"):
         order = Order(study, scale, "sgd,adam,santa,ctld")
         code = run_study(order, directory / study, machinery, console, again=again, report=False)

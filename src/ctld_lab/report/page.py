@@ -175,7 +175,7 @@ def _store(section: Section, output: Path) -> None:
     kept = {name: Table(name, "", [], [], frame).csv for name, frame in content.data.items() if not frame.empty}
     for name, text in (shown | kept).items():
         write_bytes(output / "tables" / f"{section.stem(name)}.csv", text)
-    for plot in (*content.plots, *([source.tuning_plot] if source and source.tuning_plot else [])):
+    for plot in content.plots:
         path = output / "figures" / f"{section.stem(plot.name)}.png"
         png, pdf = (plot.image, b"") if plot.image else render(plot)
         write_bytes(path, png)
