@@ -168,7 +168,9 @@ def wells_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per dimension and tempering, the last without tempering: as it was published, or from the runs."""
     if study.published:
         frame = study.tables.get("wells", pd.DataFrame(columns=WELLS))
-        whole = {x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")}
+        whole: dict[str, list[Any]] = {
+            x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")
+        }
         states = [counted(count, "run") if count else "" for count in whole["runs"]]
         frame = frame.astype(dict.fromkeys(whole, object)).assign(**whole)
         return frame.assign(state=states, depth=math.nan, most_half_trips=frame["fewest_half_trips"])
