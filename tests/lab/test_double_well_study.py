@@ -9,7 +9,7 @@ from ctld.optimizers.reference import ReferenceCTLD
 from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory, StudyDirectory
-from ctld_lab.sampling import rates, theorem
+from ctld_lab.sampling import theorem
 from ctld_lab.sampling.double_well import measure
 from ctld_lab.sampling.replicas import Alphas, Replicas
 from ctld_lab.sampling.targets import DoubleWell
@@ -113,7 +113,7 @@ def measured(**options):
     averages = theorem.simulate(
         DoubleWell(1), duration=256.0, replicas=2048, generator=np.random.default_rng(1), **options
     )
-    return rates.describe(averages, options["step_size"])
+    return theorem.describe(averages, options["step_size"])
 
 
 @pytest.fixture(scope="module")
@@ -154,15 +154,15 @@ def test_rates_in_time(untempered):
 
 def test_fitted_exponent():
     x = np.array([1.0, 2.0, 4.0, 8.0])
-    assert rates.power_law(x, -3 * x**-1.5, np.full(4, 0.1)).exponent == pytest.approx(-1.5)
+    assert theorem.power_law(x, -3 * x**-1.5, np.full(4, 0.1)).exponent == pytest.approx(-1.5)
     generator = np.random.default_rng(0)
-    found = [rates.power_law(x, x**-1.0 + 0.02 * generator.standard_normal(4), np.full(4, 0.02)) for _ in range(200)]
+    found = [theorem.power_law(x, x**-1.0 + 0.02 * generator.standard_normal(4), np.full(4, 0.02)) for _ in range(200)]
     exponents = np.array([each.exponent for each in found])
     assert exponents.mean() == pytest.approx(-1.0, abs=4 * exponents.std() / math.sqrt(200))
     assert np.mean([each.error for each in found]) == pytest.approx(exponents.std(), rel=0.2)
     # χ² with two degrees of freedom, halved, has mean and deviation 1.
     assert np.mean([each.misfit for each in found]) == pytest.approx(1.0, abs=4 / math.sqrt(200))
-    assert math.isnan(rates.power_law(x, x**5.0, np.full(4, 0.1)).exponent)
+    assert math.isnan(theorem.power_law(x, x**5.0, np.full(4, 0.1)).exponent)
 
 
 # ---- runs ----

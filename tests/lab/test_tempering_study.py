@@ -18,9 +18,8 @@ from ctld_lab.report.temperings import OFF, Found, together
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
 from ctld_lab.sampling.chain import Chain
-from ctld_lab.sampling.many import Chains, coldest
 from ctld_lab.sampling.network import Network
-from ctld_lab.sampling.temperings import HalfTheForce, build_tempering, chain, crossing_rate, measure
+from ctld_lab.sampling.temperings import Chains, HalfTheForce, build_tempering, chain, coldest, crossing_rate, measure
 from ctld_lab.studies.study import Request
 from ctld_lab.studies.tempering import STUDY
 

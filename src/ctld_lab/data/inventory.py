@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ctld_lab.data import containers, embedded
-from ctld_lab.data.load import identify
+from ctld_lab.data import containers
+from ctld_lab.data.load import digits, identify
 from ctld_lab.data.locate import find, lookup, search_path
 from ctld_lab.data.table import DATASETS, DataError, DataSet, dataset_named
 
@@ -75,7 +75,7 @@ def verify(name: str, data_dir: Path | None = None) -> list[FileCheck]:
         found.append(FileCheck(file.name, path, problem))
     if dataset.embedded:
         try:
-            embedded.digits() if dataset.kind == "images" else identify(dataset.name)
+            digits() if dataset.kind == "images" else identify(dataset.name)
             found.append(FileCheck(name, None, ""))
         except DataError as error:
             found.append(FileCheck(name, None, str(error)))
