@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from ctld.checks import real, refuse_options
+from ctld.checks import real
 from ctld.clock import Clock
 from ctld.compensation import NoiseCompensation
 from ctld.mass import Mass, RMSPreconditioner
@@ -104,9 +104,7 @@ class CTLD(Explorer):
         seed: int | None = None,
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
-        **of_torch: Any,
     ) -> None:
-        refuse_options("CTLD", of_torch)
         clock = Clock(exploration_steps, cycle_steps)
         posterior = Temperature(temperature)
         if integrator not in INTEGRATORS:
