@@ -57,7 +57,8 @@ class CTLD(Explorer):
         match.
     temperature : float or "auto"
         T of the posterior. 1 is the paper; "auto" is the largest T up to 1 whose noise does not swamp the initial
-        parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
+        parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum. "auto" is careful: on networks it injects noise
+        of the order of the minibatches' own, or less, and the run is practically SGD's. `Ensemble` takes more.
     tempering : TemperatureControl, optional
         What moves the temperature; `Tempering.paper` if left out.
     integrator : "euler", "baoab" or "ubu"
