@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck integrations distributed torture mutation bench docs clean
+.PHONY: demo test lint types quick crosscheck integrations distributed torture fuzz mutation bench docs clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -41,6 +41,12 @@ distributed: .venv/distributed.stamp
 # 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make test` does ten of them.
 torture: .venv/test.stamp
 	$(BIN)/python tests/torture/kill_and_resume.py --kind both --kills 100 --output results/torture.json
+
+# Damaged states, random sequences of calls with resumes, and the kernels under gcc's sanitizers: ten minutes.
+fuzz: .venv/test.stamp
+	$(BIN)/python tests/fuzz/damaged_states.py 10000 results/fuzz-states.json
+	$(BIN)/python tests/fuzz/api_sequences.py 650 results/fuzz-sequences.json
+	$(BIN)/python tests/fuzz/kernels_under_sanitizers.py 20000
 
 # How many of some ninety small mistakes in src/ctld the tests find: tests/mutation. Half an hour.
 mutation: .venv/test.stamp
