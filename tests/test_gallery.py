@@ -7,7 +7,8 @@ import matplotlib
 import pytest
 import torch
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples" / "gallery").glob("plot_*.py"))
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples" / "gallery").glob("plot_*.py"))
 
 
 @pytest.mark.slow
@@ -30,4 +31,7 @@ def test_it_runs(example, capsys):
 
 def test_the_gallery_is_whole():
     topics = {"swap_sgd", "ensemble_images", "ensemble_text", "regression", "out_of_distribution", "multimodal"}
-    assert {path.stem.removeprefix("plot_") for path in EXAMPLES} == topics | {"own_tempering", "ddp", "resume"}
+    topics |= {"own_tempering", "ddp", "resume"}
+    assert {path.stem.removeprefix("plot_") for path in EXAMPLES} == topics
+    order = runpy.run_path(str(ROOT / "docs" / "reading_order.py"))["ORDER"]
+    assert sorted(order) == sorted(topics)
