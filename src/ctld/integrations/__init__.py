@@ -1,8 +1,8 @@
 """Where people train: one module per framework, imported only by those who have it. docs/integrations has a page for each.
 
-`watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it. `follow` does the same for
-an ensemble. No framework is imported
-here; `ctld.integrations.lightning`, `.transformers`, `.keras` and `.sklearn` import theirs.
+`watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it; `follow` lets an ensemble
+hear of the training in the same way. No framework is imported here; `ctld.integrations.lightning`, `.transformers`, `.keras`
+and `.sklearn` import theirs.
 """
 
 from typing import Any

@@ -2,7 +2,9 @@
 
     trainer = Trainer(callbacks=[ctld.integrations.lightning.WatchLoss()], accumulate_grad_batches=4)
 
-For an ensemble return `ensemble.optimizer`, and give `WatchLoss(ensemble=ensemble)`. Without the callback Lightning hands over the loss of the last micro-batch, divided by their number; and with a scaler for half
+For an ensemble return `ensemble.optimizer`, and give `WatchLoss(ensemble=ensemble)`.
+
+Without the callback Lightning hands over the loss of the last micro-batch, divided by their number; and with a scaler for half
 precision, nothing at all. It works in automatic and in manual optimisation, under DDP, and needs no state of its own to resume.
 """
 

@@ -2,10 +2,12 @@
 
     trainer = ctld.integrations.transformers.Trainer(model, args, train_dataset=..., optimizers=(optimizer, None))
 
-With `ensemble=ensemble` in place of the optimizers, an ensemble is trained. Or put `WatchLoss` before a trainer of your own: `class MyTrainer(WatchLoss, Seq2SeqTrainer): ...`. Two defaults of
-`TrainingArguments` harm a sampler, and a third setting hides: `max_grad_norm=1.0` clips, `lr_scheduler_type="linear"` lets
-the exploration's steps shrink to nothing, and the groups that the trainer makes have its own `weight_decay`, 0 by default.
-`sampler_arguments()` has what to set.
+With `ensemble=ensemble` in place of the optimizers, an ensemble is trained. A trainer of your own gets `WatchLoss` before it:
+`class MyTrainer(WatchLoss, Seq2SeqTrainer): ...`.
+
+Two defaults of `TrainingArguments` harm a sampler, and a third setting hides: `max_grad_norm=1.0` clips,
+`lr_scheduler_type="linear"` lets the exploration's steps shrink to nothing, and the groups that the trainer makes have its own
+`weight_decay`, 0 by default. `sampler_arguments()` has what to set.
 """
 
 from typing import Any
