@@ -235,8 +235,12 @@ def content(study: StudyRecord) -> Content:
         for name, own in chains.groupby("tempering", sort=False)
         if own["runs"].astype(float).sum()
     ]
-    off = targets[targets["errors_away"].abs() >= OFF]
-    prose = Prose("tempering", wells=told, off=off, averages=int(targets["errors_away"].notna().sum()))
+    judged = targets[targets["errors_away"].notna()]
+    off = [
+        (title(str(name)), int((own["errors_away"].abs() >= OFF).sum()), len(own))
+        for name, own in judged.groupby("tempering", sort=False)
+    ]
+    prose = Prose("tempering", wells=told, off=off)
     made = Content(summary=prose.paragraphs("summary"))
     if told:
         made.plots.append(_plot(wells, prose("caption")))
