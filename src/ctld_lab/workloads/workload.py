@@ -99,7 +99,7 @@ class Workload(Protocol):
 
 
 class OneModel:
-    """A workload of one model; it has to say `model`, `num_data`, `batch_size`, `loss` and `evaluate`, and `stages` if not one."""
+    """A workload of one model; `model`, `num_data`, `batch_size`, `loss`, `evaluate` are its own, and `stages` if not one."""
 
     stages = 1
     model: nn.Module
