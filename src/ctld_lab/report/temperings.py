@@ -167,7 +167,7 @@ def _result(study: StudyRecord, variant: str) -> dict[str, Any]:
 def wells_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per dimension and tempering, the last without tempering: as it was published, or from the runs."""
     if study.published:
-        frame = study.tables.get("wells", pd.DataFrame(columns=WELLS))
+        frame = study.table("wells")
         whole: dict[str, list[Any]] = {
             x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")
         }
@@ -201,7 +201,7 @@ def wells_frame(study: StudyRecord) -> pd.DataFrame:
 def targets_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per target, tempering and average: as it was published, or from the runs."""
     if study.published:
-        return study.tables.get("targets", pd.DataFrame(columns=TARGETS))
+        return study.table("targets")
     answers = _result(study, "reference").get("means", {})
     lines: list[list[Any]] = []
     for group in groups(study, wells=False):
