@@ -1,6 +1,6 @@
 """One set of tests over every row of `ctld.OPTIMIZERS`: what a user may expect of any method, whatever its algorithm.
 
-What each method computes is in test_methods.py; what only CTLD does is in test_features.py and its neighbours.
+What each method computes is in test_methods.py; what only CTLD does is in test_ctld.py and its neighbours.
 """
 
 import copy

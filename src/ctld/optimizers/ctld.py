@@ -1,14 +1,24 @@
 """CTLD: Langevin dynamics with continuous tempering (Ye, Zhu, Mantiuk, NIPS 2017), Algorithm 1.
 
-Target of the exploration: p(θ, r, α) ∝ exp(−g(α) H(θ, r)/T − φ(α) − V_b(α)), H = N·(mean loss + prior) + rᵀr/2. Then
-SGD with momentum. In the paper's notation, with one loss and gradient at θ per step t,
+Exploration samples p(θ, r, α) ∝ exp(−g(α) H̃(θ, r) − φ(α) − V_b(α)), fine-tuning is SGD with momentum. At step t = 0, 1, …,
+with the loss and its gradient at θ,
 
-    t < L_s:  r ← (1 − ηγ) r − η ∇Ũ + sqrt(2ηγT/g(α)) ε;  (α, r_α, V_b) by H;  θ ← θ + η r
-    t ≥ L_s:  r ← (1 − ηγ) r − η ∇Ũ;                                          θ ← θ + η r
+    t < L_s:   r ← (1 − ηγ) r − η ∇Ũ + sqrt(2ηγT/g(α)) ε       θ ← θ + η r
+               α ← α + η r_α        V_b ← V_b + a hill at α     h̃ = −g′(α) H̃ − φ′(α) − V_b′(α)
+               r_α ← (1 − ηγ_α) r_α + η h̃ + sqrt(2ηγ_α) ε_α
+    t ≥ L_s:   r ← (1 − ηγ) r − η ∇Ũ                           θ ← θ + η r
 
-The user speaks SGD on the mean loss: lr = N η², momentum = 1 − ηγ. The momentum buffer holds u = r/√N = v/√lr in groups
-where noise is injected and torch's b = −v/lr elsewhere (`momenta.py`). Departure from the print: its first move, θ + η r
-before any gradient, is left out, since a constructor does not move parameters. More in docs/maths.md.
+    paper     here
+    Ũ         N·(mean loss + weight_decay·‖θ‖²/2), before θ moves; the loss is handed over without the weight decay
+    H̃         (Ũ + rᵀr/2)/T, r after its kick
+    η, γ      lr = N η², momentum = 1 − ηγ: of each group, at its present lr. α keeps the η of the initial lr
+    r         the buffer u = r/√N in groups that explore, torch's b = −η r/lr in those that do not (`momenta.py`)
+    g, φ, V_b `ctld.tempering`; the lines of α are `Tempering.end` in tempering/paper.py
+
+Departures from the print: the first move, θ + η r before any gradient, is left out, since a constructor does not move
+parameters; L_s steps explore, not L_s − 1; T, which is 1 there, may be given, and is chosen if it is not; α has a mass where
+one step would throw it out of its well (1 where the paper's own was stable); errata (docs/maths.md). `from_step_size(…)` with
+`tempering=Tempering.paper(η, L_s, mass=1)` is the print.
 """
 
 from typing import Any, Literal
@@ -44,39 +54,40 @@ class CTLD(Explorer):
     ----------
     params : iterable of parameters, of (name, parameter), or of groups
         A group may set its own `lr`, `momentum`, `weight_decay`, `maximize` and `explore`. With `explore=False` a group
-        is trained by SGD with momentum throughout, gets no noise and has no share in H: for norms, biases, embeddings.
+        is trained by SGD with momentum throughout: no noise, no prior and no kinetic energy in H. For norms, biases,
+        embeddings.
     lr, momentum, weight_decay, maximize
-        As in `torch.optim.SGD`, on the mean loss. `weight_decay` is also the prior, N·weight_decay·‖θ‖²/2.
+        As in `torch.optim.SGD`, on the mean loss of a minibatch. `weight_decay` is also the prior: U has
+        N·weight_decay·‖θ‖²/2 in it, which the loss that is handed over must not have.
     num_data : float
         N, the number of data that the posterior is conditioned on.
     exploration_steps : int
         L_s. 0 gives SGD with momentum.
     cycle_steps : int, optional
-        Exploration and fine-tuning repeat, every so many steps: each cycle begins with `exploration_steps` of exploration.
-        α returns to 0 at its start; bias and momenta are kept. Left out: once, as in the paper. `ctld.CycleLR` lowers lr to
-        match.
+        Length of a cycle, whose first `exploration_steps` explore and whose others fine-tune. As a cycle begins, α returns
+        to 0; V_b, r_α and r are kept. Left out: one exploration, as in the paper. `ctld.CycleLR` lowers lr to match.
     temperature : float or "auto"
         T of the posterior. 1 is the paper; "auto" is the largest T up to 1 whose noise does not swamp the initial
         parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
     tempering : TemperatureControl, optional
         What moves the temperature; `Tempering.paper` if left out.
     integrator : "euler", "baoab" or "ubu"
-        What moves the parameters while they explore: the paper's scheme; one whose parameters have the exact variance on a
-        Gaussian at any stable step; one of strong order two (`ctld.stepping.integrators`).
+        Of the exploration. "euler" is the paper's; on a Gaussian posterior "baoab" gives θ the exact variance at any stable
+        lr; "ubu" has strong order two (`ctld.stepping.integrators`).
     noise : "gaussian" or "three_point"
-        What the parameters get. Three-point noise has the Gaussian's first five moments, which is all that the order of an
+        The distribution of ε. Three-point noise has the Gaussian's first five moments, which is all that the order of an
         integrator rests on, and is cheaper (docs/methods.md).
     noise_compensation : bool
-        Inject less noise by what the minibatches bring in (section 4.1 of the paper), estimated from successive
-        differences. Costs two more buffers per parameter.
+        Lower the variance of the injected noise by that of the minibatches (section 4.1 of the paper), which is estimated
+        from successive differences; for θ and for α. Costs two more buffers per parameter.
     preconditioner : RMSPreconditioner, optional
         A learning rate for each element, from the gradients, while exploring; adapts slowly, and can be frozen. Costs two more
         buffers per parameter (`ctld.mass`).
     check_gradients : bool
-        Look for NaN and inf in the gradients before an exploration step, and refuse it whole. That reads them once more;
-        without it a NaN is found when it has done its harm.
+        Look for NaN and inf in the gradients before an exploration step: it then raises `NonFiniteError`, and nothing has
+        changed. That reads the gradients once more; without it a NaN is found after parameters have taken it in.
     seed : int, optional
-        Names the noise. Left out, one is drawn from torch's default generator, if there will be noise. Under
+        Of the injected noise. Left out, one is drawn from torch's default generator, if there will be noise. Under
         `torch.distributed`, rank 0's is used.
     process_group : ProcessGroup, optional
         Over which the loss is averaged; the world, if left out and there is one.
@@ -123,7 +134,7 @@ class CTLD(Explorer):
         self.thermometers = Thermometers(clock.exploration_steps)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize, "explore": True}
         if seed is None and (clock.exploration_steps == 0 or temperature == 0):
-            seed = 0  # of noise that there will not be: to draw one would shift the user's own random numbers
+            seed = 0  # There will be no noise, and to draw a seed would shift the user's own random numbers.
         options = {"num_data": num_data, "noise": noise, "seed": seed, "process_group": process_group, "clock": clock}
         super().__init__(params, defaults, **options)
         if clock.exploration_steps and self._explores() and not (posterior.known and posterior.value == 0):
@@ -155,7 +166,7 @@ class CTLD(Explorer):
         temperature: Any = 1.0,
         **options: Any,
     ) -> "CTLD":
-        """With the paper's η in place of lr, as its tables give it, and its temperature: lr = num_data·step_size²."""
+        """Takes the paper's η, which its tables call learning rate, in place of lr = num_data·η²; T is 1, as there."""
         step_size = real("step_size", step_size, above=0)
         lr = real("num_data", num_data, above=0) * step_size**2
         return cls(params, lr, momentum, num_data=num_data, temperature=temperature, **options)
@@ -163,26 +174,12 @@ class CTLD(Explorer):
     # ---- Algorithm 1 ----
 
     def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
-        self._choose_temperature()
-        exploring, meets = self.exploring, self.ranks.meets()
-        try:
-            result = self._evaluate(closure, loss, needed=exploring)
-            losses = self._taken()
-            self._check_groups()
-            active = self._active()
-            if exploring and not losses:
-                if all(float(group["lr"]) == 0 for group in self.param_groups):
-                    return result  # a checkpointer's dry run
-                raise ValueError(
-                    "exploration needs the loss, which drives the temperature; call step(loss=loss), step(closure), or "
-                    "observe(loss) before step()"
-                )
-        except Exception as error:
-            self._tell_others(error, meets, exploring)
-            raise
-        if meets:
-            self._agree(meets)
-        if exploring:
+        self._choose_temperature()  # "auto" may have waited for a group that explores
+        exploring = self.exploring
+        result, losses, active = self._gathered(closure, loss, exploring)
+        if active is None:
+            return result
+        if exploring:  # t < L_s
             self._explore(losses, active)
         else:
             self._fine_tune(active)
@@ -191,36 +188,34 @@ class CTLD(Explorer):
 
     def _explore(self, losses: list[Loss], active: Active) -> None:
         num_data, temperature = self.num_data, self.temperature
-        epsilon = scalar_normal(self.seed, ALPHA, 1 + self.steps)
+        epsilon_alpha = scalar_normal(self.seed, ALPHA, 1 + self.steps)
         moving = any(group["explore"] and float(group["lr"]) > 0 for group in self.param_groups)
-        seen = self._see(losses, active)
+        seen = self._see(losses, active)  # the loss, and whether it and the gradients are finite
 
-        # 1/g(α), and factors on r
+        # g(α). Calibrated tempering moves its α here, by Ũ alone, and r by factors; those of the paper are 1.
         leg = Leg(self.tempering.temperature_ratio)
         if moving:
-            leg = self.tempering.begin(self._potential_ahead(seen), epsilon)
+            leg = self.tempering.begin(self._potential_ahead(seen), epsilon_alpha)
 
         # r ← (1 − ηγ) r − η∇Ũ + sqrt(2ηγT/g) ε;   θ ← θ + η r
         self._bring_momenta_into_units(active, exploring=True)
-        variance = temperature * leg.ratio / num_data
+        stationary = temperature * leg.ratio / num_data  # variance of u = r/√N; the integrator injects its share, 2ηγ
         plans = [
-            self._langevin(group, variance, leg) if group["explore"] else _sgd(group) for group in self.param_groups
+            self._langevin(group, stationary, leg) if group["explore"] else _sgd(group) for group in self.param_groups
         ]
-        probes = self._probe()
-        alpha = self._handed_over(seen, active, epsilon) if moving else None  # what follows, if one call can do it all
-        options: Any = {"check": not seen.gradients_seen, "refused": seen.refused(), "alpha": alpha}
-        sums = engine.run(active, plans, self._noise(), **options)
+        probes = self._probe()  # thermometers; no part of the algorithm
+        alpha = self._alpha_in_engine(seen, active, epsilon_alpha) if moving else None
+        look, refused = not seen.gradients_seen, seen.refused()
+        sums = engine.run(active, plans, self._noise(), check=look, refused=refused, alpha=alpha)
         rows, probed = self._settled(seen, sums, probes)
 
-        # H̃ = (Ũ + rᵀr/2)/T;   α, V_b, h̃, r_α
+        # H̃ = (Ũ + rᵀr/2)/T
         energies = Energies.of(self._measured(active, rows), seen.mean_loss, self._sign, num_data)
         force = None
         if moving:
-            hamiltonian = energies.checked_sum(temperature)
-            if alpha is None:
-                force = self.tempering.end(hamiltonian, epsilon, self._hamiltonian_variance(seen.mean_loss))
-            else:
-                force = self.tempering.take_back()
+            # α ← α + η r_α;   V_b ← V_b + a hill at α
+            # h̃ = −g′(α) H̃ − φ′(α) − V_b′(α);   r_α ← (1 − ηγ_α) r_α + η h̃ + sqrt(2ηγ_α) ε_α
+            force = self._move_alpha(energies.checked_sum(temperature), epsilon_alpha, seen.mean_loss, alpha)
             self.compensation.count(energies.clamped, energies.dimensions)
         self._note(leg.ratio, energies if moving else None, force, rows, probed)
 
@@ -231,20 +226,23 @@ class CTLD(Explorer):
         note_lr(self.param_groups)
         self._note(1.0, None, None, [], [])
 
-    def _langevin(self, group: dict[str, Any], variance: float, leg: Leg) -> Plan:
+    def _langevin(self, group: dict[str, Any], stationary: float, leg: Leg) -> Plan:
         """Returns a step of exploration of a group, by its lr and momentum; at lr = 0 it rests."""
         lr, scaled = float(group["lr"]), self.mass.options is not None
         if lr == 0:
             return rest(decay=float(group["weight_decay"]), scaled=scaled)
-        options = (
-            float(group["weight_decay"]),
-            group["maximize"],
-            leg.before,
-            leg.after,
-            self.compensation.active,
-            scaled,
+        return planned(
+            self.integrator,
+            lr,
+            float(group["momentum"]),
+            stationary,
+            decay=float(group["weight_decay"]),
+            ascend=group["maximize"],
+            before=leg.before,
+            after=leg.after,
+            compensate=self.compensation.active,
+            scaled=scaled,
         )
-        return planned(self.integrator, lr, float(group["momentum"]), variance, *options)
 
 
 def _sgd(group: dict[str, Any]) -> Plan:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ctld.checks import TemperatureWarning, warn_user
 from ctld.observation import Observation, observe, on_host
-from ctld.observing import Loss
+from ctld.observing import Closure, Loss
 from ctld.optimizers.momenta import bring_into_units, note_lr
 from ctld.optimizers.phases import Phased
 from ctld.optimizers.record import Energies
@@ -30,6 +30,35 @@ class Explorer(Phased):
     check_gradients: bool
 
     # ---- before a step ----
+
+    def _gathered(
+        self, closure: Closure | Loss | None, loss: Loss | None, exploring: bool
+    ) -> tuple[Loss | None, list[Loss], Active | None]:
+        """Returns what the closure gave, the losses handed over (one for each microbatch) and who has a gradient.
+
+        All that can be wrong with a call is found here, before anything has changed, and other ranks hear of it. Without
+        active parameters there is nothing to do.
+        """
+        meets = self.ranks.meets()
+        try:
+            result = self._evaluate(closure, loss, needed=exploring)
+            losses = self._taken()
+            self._check_groups()
+            active = self._active()
+            if exploring and not losses:
+                # Checkpointing tools (DCP) step once at lr = 0, without a loss, to have the state allocated.
+                if all(float(group["lr"]) == 0 for group in self.param_groups):
+                    return result, losses, None
+                raise ValueError(
+                    "exploration needs the loss, which drives the temperature; call step(loss=loss), step(closure), or "
+                    "observe(loss) before step()"
+                )
+        except Exception as error:
+            self._tell_others(error, meets, exploring)
+            raise
+        if meets:
+            self._agree(meets)
+        return result, losses, active
 
     def _see(self, losses: list[Loss], active: Active | None, failure: Exception | None = None) -> Observation:
         """Returns what is seen at the present parameters; accepts it at once where something changes before they do."""
@@ -132,11 +161,15 @@ class Explorer(Phased):
             if group["explore"]
         ]
 
-    def _handed_over(self, seen: Observation, active: Active, epsilon: float) -> Alpha | None:
-        """Returns α's own step, for the call that moves the parameters; None where more has to be known first."""
+    def _alpha_in_engine(self, seen: Observation, active: Active, epsilon_alpha: float) -> Alpha | None:
+        """Returns α's own step, for the call that moves the parameters to take along; None where `end` has to take it.
+
+        A matter of speed: `Tempering.end` is the definition, and tests hold the two equal to the bit. The call can do it on
+        a CPU, in one process, for the paper's own pieces.
+        """
         if not active.native or self._sharded or self.compensation.active or seen.refused() is not None:
             return None
-        return self.tempering.hand_over(epsilon, self.num_data, self.temperature, self._sign * seen.accept())
+        return self.tempering.hand_over(epsilon_alpha, self.num_data, self.temperature, self._sign * seen.accept())
 
     # ---- after a step ----
 
@@ -170,6 +203,14 @@ class Explorer(Phased):
         for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True)):
             if group["explore"]:
                 yield number, group, members
+
+    def _move_alpha(
+        self, hamiltonian: float, epsilon_alpha: float, mean_loss: float, in_engine: Alpha | None
+    ) -> float | None:
+        """Moves α by H/T, unless the engine has done so with the parameters; returns the force on it, if there is one."""
+        if in_engine is not None:
+            return self.tempering.take_back()
+        return self.tempering.end(hamiltonian, epsilon_alpha, self._hamiltonian_variance(mean_loss))
 
     def _hamiltonian_variance(self, mean_loss: float) -> float:
         """Returns the minibatch variance of H/T, where noise is compensated for it."""

@@ -1,4 +1,4 @@
-"""What a user of torch's optimizers expects to work: groups, freezing, layouts, dtypes, hooks, schedulers, copies."""
+"""CTLD as a user of torch's optimizers expects it: groups, freezing, layouts, dtypes, hooks, schedulers, copies."""
 
 import copy
 import logging
