@@ -24,7 +24,9 @@ DRAWS = {"diabetes": 4000, "wine": 8000, "hats": 20_000}
 _KEPT = 8
 
 
-def sample(problem: Problem, *, chains: int, warm_up: int, draws: int, seed: int) -> tuple[Array, Array, dict[str, float]]:
+def sample(
+    problem: Problem, *, chains: int, warm_up: int, draws: int, seed: int
+) -> tuple[Array, Array, dict[str, float]]:
     """Returns draws of θ of shape (chains, draws, dimension), their potentials, and how the sampler fared."""
     import blackjax
     import jax
@@ -85,7 +87,11 @@ def summary(problem: Problem, theta: Array) -> tuple[Array, dict[str, Array]]:
         found = np.concatenate([found, flipped], axis=1)
     seen = convergence({"predictions": judged})["predictions"]
     flat = found.reshape(-1, *found.shape[2:])
-    facts = {"r_hat": np.asarray(seen.r_hat), "ess_bulk": np.asarray(seen.ess_bulk), "ess_tail": np.asarray(seen.ess_tail)}
+    facts = {
+        "r_hat": np.asarray(seen.r_hat),
+        "ess_bulk": np.asarray(seen.ess_bulk),
+        "ess_tail": np.asarray(seen.ess_tail),
+    }
     return np.quantile(flat, LEVELS, axis=0), facts
 
 
