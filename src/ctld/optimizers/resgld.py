@@ -7,7 +7,8 @@ Two chains, at T and at ratio·T. With U₁ and U₂ the potentials of the cold 
 
 at the temperatures after the swap; each velocity is multiplied by the root of new over old T. s² is the variance of δ that
 minibatches make, from second differences of U₁ − U₂; with Gaussian noise of that variance the law is exact
-(docs/protocols/tact-resgld.md). Target: exp(−U/T) for the cold chain, exp(−U/(ratio·T)) for the hot one. momentum = 0 is the paper's SGLD.
+(docs/protocols/tact-resgld.md). Target: exp(−U/T) for the cold chain,
+exp(−U/(ratio·T)) for the hot one. momentum = 0 is the paper's SGLD.
 
 **A step of both chains is two calls of `step`, and two gradients.** The model holds the cold parameters, then, for the second
 gradient, the hot ones; after the second call both have moved and it holds the cold ones again: draws count where
