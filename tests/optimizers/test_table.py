@@ -340,7 +340,8 @@ class TestSchedulers:
         for step in range(STEPS):
             before = problem.flat()
             go_on(problem, optimizer, range(step, step + 1), scheduler)
-            assert coasts or torch.equal(problem.flat(), before) == (step in (4, 5))
+            rests = step in (4, 5) or (name == "resgld" and step == 0)  # it shows its other chain, which starts alike
+            assert coasts or torch.equal(problem.flat(), before) == rests
         assert problem.flat().isfinite().all()
 
     @every_row

@@ -11,7 +11,8 @@ noise of minibatches on θ and on α. Target: exp(−g(α)·U/T), α uniform in 
 with c = 1 − momentum, the first z; s is `alpha_step`, p's thermal size; 1/g = 1 + (hottest − 1)·w³, w = (|α| − 0.1)/0.9, as in
 the authors' code. g and g′ are those at the α before the step. Why g² and g′², the laws, and where the authors' code does
 something else: docs/protocols/tact-resgld.md. Departures from that page: ⟨U⟩ at this α, in place of that of g′U, hears the
-present U first, so that a bin that is new exerts no force; and z hears v after the step, as in `sgnht`.
+present U first, so that a bin that is new exerts no force; z hears v after the step, as in `sgnht`; and p is drawn anew
+beyond 25 s, which a falling loss makes of it (the authors: beyond 0.25), and counted.
 """
 
 import math
@@ -33,6 +34,7 @@ from ctld.stepping.sweep import Plan, Sweep
 PLATEAU = 0.1
 """|α| up to which g = 1."""
 _BINS = 30
+_LARGEST = 25.0  # p in units of its thermal size; more is no fluctuation, but a loss that falls
 _MEMORY = 10_000  # observations of a bin; what it saw while the loss still fell is forgotten
 
 
@@ -43,6 +45,8 @@ class AlphaWithThermostat:
         self.hottest, self.step, self.friction = hottest, step, friction
         self.alpha, self.momentum, self.thermostat = 0.0, step * normal, friction
         self.means, self.counts = [0.0] * _BINS, [0] * _BINS
+        self.redrawn = 0
+        """How often p was drawn anew; in equilibrium it never is."""
         self.unstable = 0
         """Steps in a row at which the step of p was no friction."""
 
@@ -65,6 +69,9 @@ class AlphaWithThermostat:
         force = self.step**2 * slope * (potential - self.means[place])
         noise = slope * self.step * math.sqrt(2.0 * self.friction) * normal
         self.momentum += noise - force - damping * self.momentum
+        if not abs(self.momentum) < _LARGEST * self.step:
+            self.momentum = self.step * normal
+            self.redrawn += 1
         alpha = self.alpha + self.momentum
         while abs(alpha) > 1.0:
             alpha = math.copysign(2.0, alpha) - alpha
@@ -74,7 +81,8 @@ class AlphaWithThermostat:
     def state_dict(self) -> dict[str, Any]:
         numbers = {"alpha": self.alpha, "alpha_momentum": self.momentum, "alpha_thermostat": self.thermostat}
         bins = torch.tensor([self.means, self.counts], dtype=torch.float64)
-        return {**numbers, "alpha_unstable": self.unstable, "alpha_means": bins}
+        counts = {"alpha_redrawn": self.redrawn, "alpha_unstable": self.unstable}
+        return numbers | counts | {"alpha_means": bins}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         bins = state_dict["alpha_means"]
@@ -82,10 +90,11 @@ class AlphaWithThermostat:
             raise ValueError(f"alpha_means of the state are no 2 × {_BINS} finite numbers; load one that was saved")
         alpha = real("alpha", state_dict["alpha"], at_least=-1.0, below=math.nextafter(1.0, 2.0))
         momentum, thermostat = (real(name, state_dict[name]) for name in ("alpha_momentum", "alpha_thermostat"))
-        self.unstable = integer("alpha_unstable", state_dict["alpha_unstable"], at_least=0)
+        counts = (integer(name, state_dict[name], at_least=0) for name in ("alpha_redrawn", "alpha_unstable"))
+        self.redrawn, self.unstable = counts
         self.alpha, self.momentum, self.thermostat = alpha, momentum, thermostat
-        means, counts = bins.to("cpu", torch.float64).tolist()
-        self.means, self.counts = means, [int(count) for count in counts]
+        self.means, numbers = bins.to("cpu", torch.float64).tolist()
+        self.counts = [int(number) for number in numbers]
 
 
 class TACTHMC(LossSampler):
