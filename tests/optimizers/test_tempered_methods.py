@@ -40,7 +40,9 @@ def z_start(first=0):
 
 def path(optimizer_of, steps=STEPS):
     """Returns θ after each call, and the optimizer."""
-    tensors = [nn.Parameter(torch.tensor(START[part]).reshape(shape)) for part, shape in zip(PARTS, SHAPES, strict=True)]
+    tensors = [
+        nn.Parameter(torch.tensor(START[part]).reshape(shape)) for part, shape in zip(PARTS, SHAPES, strict=True)
+    ]
     optimizer, seen = optimizer_of(tensors), []
     for _ in range(steps):
         flat = torch.cat([p.detach().reshape(-1) for p in tensors]).numpy()

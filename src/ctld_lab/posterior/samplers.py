@@ -100,7 +100,7 @@ SAMPLERS: Mapping[str, Sampler] = {
     ),
     "calibrated": Sampler(
         "calibrated tempering, BAOAB",
-        _tempered(lambda _: Tempering.calibrated(), "baoab"),
+        _tempered(lambda s: Tempering.calibrated(warm_up=min(4000, max(s.steps // 5, 100))), "baoab"),
         _at_ratio_one,
         tempered=True,
     ),
