@@ -19,6 +19,7 @@ from ctld.stepping.alpha import Alpha
 from ctld.stepping.foreach import square_norm
 from ctld.stepping.sweep import Sums
 from ctld.thermometers import advice
+from ctld.thermometers.group import SAME
 from ctld.thermometers.thermometers import ADVICE_PERIOD
 
 _log = logging.getLogger("ctld")
@@ -230,6 +231,8 @@ class Explorer(Phased):
         self.journal.note(self.tempering.alpha, ratio, energies, self.temperature, force)
         if energies is None:
             return
+        if ratio <= SAME:
+            self.thermometers.last_cold_step = self.steps
         active, unit = self._known["active"], self.num_data / (self.temperature * ratio)
         groups = list(self._exploring_groups(active))
         for (number, group, members), row in zip(groups, rows, strict=True):
