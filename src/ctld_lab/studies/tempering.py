@@ -75,22 +75,16 @@ def _wells(
 
 _LADDER = {"rungs": 10, "hottest": 10.0, "every": 20}
 _DIMENSIONS, _PERIODS = (1, 10, 100, 1000), (1_000, 10_000, 100_000)
-_LAPTOP_WELLS = _wells(
-    400_000,
-    dimensions=_DIMENSIONS,
-    warm_up=4000,
-    long={"steps": 2_500_000, "seeds": 2},
-    short=100_000,
-    periods=_PERIODS,
-)
-_PAPER_WELLS = _wells(
-    400_000,
-    dimensions=_DIMENSIONS,
-    warm_up=4000,
-    long={"steps": 2_500_000, "seeds": 10},
-    short=100_000,
-    periods=_PERIODS,
-)
+_LONG: dict[str, Any] = {"dimensions": _DIMENSIONS, "warm_up": 4000, "short": 100_000, "periods": _PERIODS}
+_LAPTOP = {
+    "seeds": 3, "warm_up": 4000, "wells": _wells(400_000, long={"steps": 2_500_000, "seeds": 2}, **_LONG),
+    "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
+    "rate": {"chains": 1000, "steps": 200_000}, "reference": {"ladders": 48, "steps": 100_000, **_LADDER},
+}  # fmt: skip
+_PAPER = _LAPTOP | {
+    "seeds": 10, "wells": _wells(400_000, long={"steps": 2_500_000, "seeds": 10}, **_LONG),
+    "rate": {"chains": 1000, "steps": 400_000}, "reference": {"ladders": 48, "steps": 400_000, **_LADDER},
+}  # fmt: skip
 
 STUDY = Study(
     name="tempering",
@@ -117,22 +111,8 @@ STUDY = Study(
             "rate": {"chains": 100, "steps": 2000},
             "reference": {"ladders": 4, "steps": 400, **_LADDER},
         },
-        "laptop": {
-            "seeds": 3,
-            "warm_up": 4000,
-            "wells": _LAPTOP_WELLS,
-            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
-            "rate": {"chains": 1000, "steps": 200_000},
-            "reference": {"ladders": 48, "steps": 100_000, **_LADDER},
-        },
-        "paper": {
-            "seeds": 10,
-            "warm_up": 4000,
-            "wells": _PAPER_WELLS,
-            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
-            "rate": {"chains": 1000, "steps": 400_000},
-            "reference": {"ladders": 48, "steps": 400_000, **_LADDER},
-        },
+        "laptop": _LAPTOP,
+        "paper": _PAPER,
     },
     plan=plan,
 )

@@ -1,19 +1,30 @@
-"""What a run says of each quantity, in one word, and which knob to turn.
+"""`ctld check`: sample what is known exactly with a user's own settings, and say of each quantity, in one word, what came out.
 
 unconverged   fewer than 20 half-trips of α, or crossings of a barrier; or an error bar above 5 % of the scale
 fail          off by 4 standard errors or more, and by more than the tolerance
 pass          anything else; a bias that is certain, and within the tolerance, is told
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from ctld import diagnostics
-from ctld_lab.check.run import CONFIGURATIONAL, KINETIC, Run, Settings
+from ctld import Tempering, diagnostics
+from ctld.stepping import integrators
+from ctld_lab.sampling.chain import crossings, explore
+from ctld_lab.sampling.targets import CHECKED, Target, build
+from ctld_lab.streams import stream_seed
 
+WARM_UP = 4000  # the tempering's own default
+PERIOD = 20_000  # steps, of driven tempering
+KINETIC, CONFIGURATIONAL = "kinetic T", "configurational T"
+TEMPERINGS = ("calibrated", "paper", "driven", "constant")
+INTEGRATORS = integrators.INTEGRATORS
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 UNIFORMITY = "α from uniform (TV)"
 
 TOLERANCE = 0.02
@@ -25,6 +36,103 @@ COARSEST = 0.05
 UNIFORM = 0.1
 """Total variation of α beyond what a uniform α of the same length shows."""
 BINS, BATCHES, RESAMPLES = 15, 50, 400
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is checked. `lr` is relative: lr·curvature of SGD, in the stiffest direction; stable below 2(1 + momentum)."""
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    tempering: str = "calibrated"
+    integrator: str = "baoab"
+    dtype: str = "float64"
+    device: str = "cpu"
+    seed: int = 0
+
+
+@dataclass
+class Run:
+    """Series over the steps that count, the first tenth left out."""
+
+    target: Target
+    settings: Settings
+    steps: int
+    alpha: NDArray[np.float64]
+    cold: NDArray[np.bool_]
+    """Whether the temperature was T when θ was recorded."""
+    edge: float | None
+    """Of α, if it moves."""
+    plateau: float
+    series: dict[str, NDArray[np.float64]]
+    """In units of the quantity; the kinetic temperature in units of 1/g."""
+    crossings: int | None = None
+    """Of the target's barrier, if it has one, hot steps too."""
+    diverged_at: int | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def tempering_of(settings: Settings, steps: int) -> Any:
+    """None is CTLD's own default, the paper's."""
+    if settings.tempering == "paper":
+        return None
+    if settings.tempering == "calibrated":
+        return Tempering.calibrated(warm_up=min(WARM_UP, max(steps // 10, 100)))
+    if settings.tempering == "driven":
+        return Tempering.driven(PERIOD)
+    if settings.tempering == "constant":
+        return Tempering.constant()
+    raise ValueError(f"tempering = {settings.tempering!r} is unknown; give one of {', '.join(TEMPERINGS)}")
+
+
+def sample(
+    name: str,
+    settings: Settings,
+    steps: int,
+    *,
+    tempering: Any = None,
+    temperature: float = 1.0,
+    tell: Callable[[int], None] = lambda step: None,
+) -> Run:
+    """`steps` of exploration; `tell` hears how many are done.
+
+    Another `tempering` than the settings' and another `temperature` than 1 are for those who check the check.
+    """
+    target, index = build(name), CHECKED.index(name)
+    chain = explore(
+        target,
+        steps,
+        lr=settings.lr / target.stiffness,
+        momentum=settings.momentum,
+        num_data=target.num_data,
+        tempering=tempering_of(settings, steps) if tempering is None else tempering,
+        integrator=settings.integrator,
+        seed=stream_seed(settings.seed, "noise", index),
+        temperature=temperature,
+        dtype=DTYPES[settings.dtype],
+        device=settings.device,
+        tell=tell,
+    )
+    control = chain.tempering
+    kept = slice(max(steps // 10, getattr(control, "warm_up_steps", 0)), None)
+    found = {KINETIC: chain.kinetic, CONFIGURATIONAL: chain.virial}
+    found |= {quantity.name: chain.quantities[quantity.name] for quantity in target.quantities if quantity.checked}
+    return Run(
+        target=target,
+        settings=settings,
+        steps=steps,
+        alpha=chain.alpha[kept],
+        cold=chain.ratio[kept] <= 1 + 1e-6,
+        edge=getattr(control, "edge", None),
+        plateau=getattr(control if hasattr(control, "plateau") else getattr(control, "scaling", None), "plateau", 0.0),
+        series={key: values[kept] for key, values in found.items()},
+        crossings=None if chain.places is None or chain.diverged else int(crossings(chain.places[kept]).sum()),
+        diverged_at=chain.diverged and chain.diverged[0],
+        warnings=chain.warnings,
+    )
+
+
+# ---- verdicts ----
 
 
 @dataclass(frozen=True)
@@ -102,23 +210,19 @@ def exit_code(rows: Iterable[Row]) -> int:
 def remedies(rows: Sequence[Row], settings: Settings) -> list[str]:
     """Which knob to turn, a sentence for each cause."""
     failed = [row for row in rows if row.verdict == "fail"]
-    batch = "" if settings.batch is None else ", or a larger --batch"
     found = []
     if any(row.measured is None for row in failed):
         found.append(
             f"diverged: --lr {settings.lr:g} is lr × curvature, and steps are stable below 2(1 + momentum) = "
-            f"{2 * (1 + settings.momentum):g} where the curvature is constant: a smaller --lr{batch}"
+            f"{2 * (1 + settings.momentum):g} where the curvature is constant: a smaller --lr"
         )
     failed = [row for row in failed if row.measured is not None]
-    if settings.batch is not None and any(row.target == "regression" for row in failed):
-        found.append(f"regression: minibatches of {settings.batch} heat: a smaller --lr{batch}")
-        failed = [row for row in failed if row.target != "regression"]
     heated = {row.target for row in failed if row.quantity in (KINETIC, UNIFORMITY)}
     biased = {row.target for row in failed} - heated
     if heated:
         remedy = {
             "paper": "the paper's tempering does not sample the posterior at g = 1: --tempering calibrated",
-            "driven": "a schedule drags its heat along: a longer --period, or --tempering calibrated",
+            "driven": "a schedule drags its heat along: --tempering calibrated",
         }.get(settings.tempering, "the temperature is wrong: a smaller --lr")
         found.append(f"{', '.join(sorted(heated))}: {remedy}")
     if biased:
