@@ -143,7 +143,9 @@ def curvature(problem: Problem, folder: Path) -> float:
         named = {f"model.{name}": part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         return torch.func.functional_call(Program(), named, ())  # type: ignore[no-any-return]
 
-    largest = max(float(torch.linalg.eigvalsh(torch.func.hessian(of_vector)(theta))[-1]) for theta in draws)
+    largest = max(
+        float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(of_vector, theta))[-1]) for theta in draws
+    )
     return largest + problem.weight_decay
 
 

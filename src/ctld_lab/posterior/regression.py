@@ -1,6 +1,6 @@
 """UCI regression with the published splits: test log-likelihood and RMSE; rules are in docs/protocols/posterior.md.
 
-All splits and trials of a method train together (`ctld.chains`). A file for each data set and method is written when it is done.
+All splits and trials of a method train together (`ctld.chains`). A file for each data set and method is written when done.
 """
 
 import hashlib

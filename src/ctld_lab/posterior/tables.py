@@ -34,7 +34,9 @@ def cells(folder: Path) -> Cells:
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Returns the mean of a few numbers and its standard error."""
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
+        values
+    ) > 1 else math.nan
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
