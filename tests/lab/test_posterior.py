@@ -1,4 +1,4 @@
-"""The study of posteriors: that the samplers see the reference's potential, that scores tell right from wrong, and its smoke scale."""
+"""The study of posteriors: samplers see the reference's potential, scores tell right from wrong, and the smoke scale runs."""
 
 import math
 from pathlib import Path

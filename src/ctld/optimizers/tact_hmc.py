@@ -11,8 +11,9 @@ noise of minibatches on θ and on α. Target: exp(−g(α)·U/T), α uniform in 
 with c = 1 − momentum, the first z; s is `alpha_step`, p's thermal size; 1/g = 1 + (hottest − 1)·w³, w = (|α| − 0.1)/0.9, as in
 the authors' code. g and g′ are those at the α before the step. Why g² and g′², the laws, and where the authors' code does
 something else: docs/protocols/tact-resgld.md. Departures from that page: ⟨U⟩ at this α, in place of that of g′U, hears the
-present U first, so that a bin that is new exerts no force; z hears v after the step, as in `sgnht`; and p is drawn anew
-beyond 25 s, which a falling loss makes of it (the authors: beyond 0.25), and counted.
+present U first, so that a bin that is new exerts no force; z hears v after the step, as in `sgnht`, and is at most 1; and p
+is drawn anew beyond 25 s (the authors: beyond 0.25), and counted. Both bounds are met while the loss falls, and not after:
+descend first, or drop more steps.
 """
 
 import math
@@ -35,6 +36,7 @@ PLATEAU = 0.1
 """|α| up to which g = 1."""
 _BINS = 30
 _LARGEST = 25.0  # p in units of its thermal size; more is no fluctuation, but a loss that falls
+_MOST_FRICTION = 1.0  # of z: v is forgotten in one step; while the loss falls v is far beyond its thermal size
 _MEMORY = 10_000  # observations of a bin; what it saw while the loss still fell is forgotten
 
 
@@ -178,8 +180,9 @@ class TACTHMC(LossSampler):
             if members.numel and target > 0:
                 inertia = 0.1 * (1.0 - float(group["momentum"])) if self.inertia is None else self.inertia
                 square = (total[1] if self.thermostat == "step" else 0.25 * total[2]) / members.numel
+                excess = (scaling * inertia) ** 2 * (square / target - 1.0)
                 # A new tensor each time: a state dict that was taken before keeps its own.
-                group["thermostat"] = group["thermostat"] + (scaling * inertia) ** 2 * (square / target - 1.0)
+                group["thermostat"] = (group["thermostat"] + excess).clamp(max=_MOST_FRICTION)
         self._look_at_alpha()
 
     def _plan_at(self, group: dict[str, Any], scaling: float) -> Plan:

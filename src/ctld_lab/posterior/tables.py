@@ -77,9 +77,9 @@ def agreement_text(name: str, found: Mapping[str, dict[str, Any]], references: P
     third = ["agreement"] if problem.noise is None else ["right hat, in each chain"] if problem.mirrored else []
     head = ["sampler", "tempered", "rate", "W2", "total variation", *third, "cold draws", "half-trips or swaps"]
     said = (
-        f"\n\nReference: {about['chains']} × {about['draws']:,} draws, R-hat at most {about['worst_r_hat']:.4f}, effective sizes from "
-        f"{about['least_ess_bulk']:,.0f} up, {about['gradients']:,.0f} gradients, {100 * about['divergent']:.2g} % divergent; commit "
-        f"{about['environment']['commit'][:7]}, seed {about['seed']}."
+        f"\n\nReference: {about['chains']} × {about['draws']:,} draws, R-hat at most {about['worst_r_hat']:.4f}, effective "
+        f"sizes from {about['least_ess_bulk']:,.0f} up, {about['gradients']:,.0f} gradients, {100 * about['divergent']:.2g} % "
+        f"divergent; commit {about['environment']['commit'][:7]}, seed {about['seed']}."
     )
     return _table(head, rows) + said + _missing(found, list(SAMPLERS))
 
