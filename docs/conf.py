@@ -12,6 +12,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import tomllib
 
+from links import dead_links
+from sphinx.errors import ExtensionError
+
 PROJECT = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 project, author, release = "ctld", "the ctld developers", PROJECT["version"]
@@ -29,6 +32,7 @@ html_title = "ctld"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+templates_path = ["_templates"]
 
 # ---- documents ----
 
@@ -58,22 +62,30 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "download_all_examples": False,
     "show_signature": False,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "reading_order.ReadingOrder",
     "min_reported_time": 1,
 }
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
 
-OUTSIDE = re.compile(r"(?<!!)\[([^\]]*)\]\((\.\./[^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^):#]+)(?:#[^)]*)?\)")
 
 
 def leave_out_links_that_lead_out(app, name, content):
-    """A link to a file of the repository, which the site does not have, becomes the file's name."""
+    """Names folders and pages of the repository that the site does not have; its other files can be downloaded."""
+    folder = Path(app.env.doc2path(name)).parent
 
     def plain(found):
-        path = found[2].removeprefix("../").removeprefix("../")
-        return found[1] if Path(found[2]).name == found[1] else f"{found[1]} (`{path}`)"
+        target = (folder / found[2]).resolve()
+        if target.is_relative_to(HERE) or not (target.is_dir() or target.suffix == ".md"):
+            return found[0]
+        path = target.relative_to(HERE.parent).as_posix()
+        return f"`{path}`" if found[1] in (path, target.name) else f"{found[1]} (`{path}`)"
 
-    content[0] = OUTSIDE.sub(plain, content[0])
+    content[0] = LINK.sub(plain, content[0])
+    # A pattern in a table of contents that no page fits yet would be a warning.
+    content[0] = re.sub(
+        r"^([a-z/-]+\*)\n", lambda found: found[0] * any(HERE.glob(found[1])), content[0], flags=re.MULTILINE
+    )
 
 
 def literal_formulas(app, what, name, obj, options, lines):
@@ -87,7 +99,8 @@ def literal_formulas(app, what, name, obj, options, lines):
             literal = True
         elif line.strip() and not indented:
             literal = False
-        made.append(line if literal or line.lstrip().startswith(">>>") else escaped(line))
+        name = at >= sections and not indented  # of a parameter or attribute: `classes_` is one
+        made.append(line if literal or name or line.lstrip().startswith(">>>") else escaped(line))
     lines[:] = made
 
 
@@ -98,6 +111,13 @@ def escaped(line):
     return "`".join(pieces)
 
 
+def refuse_dead_links(app, error):
+    """Ends the build with an error if a link leads nowhere."""
+    if error is None and app.builder.name == "html" and (dead := dead_links(app.outdir)):
+        raise ExtensionError("\n".join(dead))
+
+
 def setup(app):
     app.connect("source-read", leave_out_links_that_lead_out)
     app.connect("autodoc-process-docstring", literal_formulas, priority=400)
+    app.connect("build-finished", refuse_dead_links)

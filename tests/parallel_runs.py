@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import ctld
 
-ROWS, STEPS, EXPLORATION = 24, 50, 30
+ROWS, STEPS, EXPLORATION = 24, 32, 22
 LR = {"santa": 2e-4, "psgld": 1e-3}
 
 

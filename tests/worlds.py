@@ -1,5 +1,6 @@
 """Real processes with a process group: `in_world(function, size, ...)` gives what the function returned on each rank."""
 
+import multiprocessing
 import os
 import signal
 import tempfile
@@ -13,12 +14,25 @@ import torch.multiprocessing as mp
 
 PATIENCE = 240.0  # seconds, on a machine that is busy; nothing here takes a tenth of it
 
+# Ranks are forked from a process that has imported what takes three seconds and has computed nothing: to import it on each
+# rank would be most of the time that these tests take.
+multiprocessing.set_forkserver_preload(
+    [
+        "torch.distributed.fsdp",
+        "torch.distributed.checkpoint.state_dict",
+        "torch.distributed.tensor.parallel",
+        "torch.nn.parallel",
+        "torch._dynamo",  # FSDP asks for it at its first step
+        "ctld",
+    ]
+)
+
 
 def in_world(function, size, *arguments):
     """Results by rank; they travel as `torch.save`d values that weights_only loading takes. No process outlives this."""
     with tempfile.TemporaryDirectory() as folder:
         context = mp.start_processes(
-            _enter, args=(function, size, folder, arguments), nprocs=size, join=False, start_method="spawn"
+            _enter, args=(function, size, folder, arguments), nprocs=size, join=False, start_method="forkserver"
         )
         give_up = time.monotonic() + PATIENCE
         try:

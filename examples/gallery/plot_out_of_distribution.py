@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ctld import CTLD, CycleLR, SampleCollector, Tempering, predict
+import ctld
 
 inputs, labels = (torch.tensor(array) for array in load_digits(return_X_y=True))
 inputs = inputs.float() / 16
@@ -26,32 +26,17 @@ train_inputs, train_labels, test_inputs = known_inputs[:700], known_labels[:700]
 foreign = inputs[~known]
 
 model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8))
-optimizer = CTLD(
-    model.parameters(),
-    lr=0.1,
-    momentum=0.9,
-    weight_decay=1e-3,
-    num_data=700,
-    exploration_steps=250,
-    cycle_steps=400,
-    temperature=0.05,
-    tempering=Tempering.constant(),
-    seed=0,
-)
-scheduler, members = CycleLR(optimizer), SampleCollector(model, optimizer)
-for _ in range(6 * 400):
+ensemble = ctld.Ensemble(model, lr=0.1, num_data=700, total_steps=2400, weight_decay=5e-3, seed=0)
+while not ensemble.done:
     batch = torch.randint(700, (64,))
-    optimizer.zero_grad()
     loss = cross_entropy(model(train_inputs[batch]), train_labels[batch])
     loss.backward()
-    optimizer.step(loss=loss)
-    scheduler.step()
-    members.update()
+    ensemble.step(loss)
 
 # %%
 # The area under the ROC curve: how often a foreign digit has the higher uncertainty of two.
 
-inside, outside = predict(model, members, test_inputs), predict(model, members, foreign)
+inside, outside = ensemble.predict(test_inputs), ensemble.predict(foreign)
 truth = np.r_[np.zeros(len(test_inputs)), np.ones(len(foreign))]
 for name in ("total", "aleatoric", "epistemic"):
     values = torch.cat([getattr(inside, name), getattr(outside, name)]).numpy()

@@ -1,11 +1,13 @@
 """Checks of what a user hands over: each error names the value and the remedy, each warning points at the user's line."""
 
 import difflib
+import functools
+import inspect
 import math
 import operator
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from typing import Any
 
@@ -83,8 +85,7 @@ _OPTIONS_OF_TORCH = {
 def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = ()) -> None:
     """Accept options of torch's that are off; for any other, an error that says what to do in place of it.
 
-    For a constructor that takes `**options` for the sake of code written for torch: `refuse_options("SGLD", options)`.
-    `known` are the names that it has, to guess which was meant.
+    `known` are the names that the method has, to guess which was meant.
     """
     known = sorted(known)
     for name, value in options.items():
@@ -100,6 +101,25 @@ def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = 
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "leave it out"
         raise TypeError(f"{method} has no option {name}; {hint}")
+
+
+HANDED = frozenset({"self", "params"})
+"""What every constructor takes, and nobody gives by name."""
+
+
+def accepts_torch_options(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Returns `constructor` with `refuse_options` before it: what it does not know is off, or gets a sentence."""
+    known = inspect.signature(constructor).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+        return constructor  # hands them on to one that does
+
+    @functools.wraps(constructor)
+    def checked(self: Any, *arguments: Any, **options: Any) -> None:
+        foreign = {name: options.pop(name) for name in list(options) if name not in known}
+        refuse_options(type(self).__name__, foreign, [name for name in known if name not in HANDED and name[0] != "_"])
+        constructor(self, *arguments, **options)
+
+    return checked
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

@@ -15,9 +15,8 @@ except ImportError as missing:
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.check import check_app
 from ctld_lab.commands.data import data_app
-from ctld_lab.commands.export import export_app
 from ctld_lab.commands.flatness import flatness_app
-from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, StudyPath, Threads, Workers, examples
+from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, Threads, Workers, examples, flag, option
 from ctld_lab.commands.status import status_app
 from ctld_lab.executors import torchrun
 from ctld_lab.files import printable
@@ -29,10 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(check_app)
-app.add_typer(flatness_app)
-app.add_typer(status_app)
-app.add_typer(export_app)
+for part in (check_app, flatness_app, status_app):
+    app.add_typer(part)
 app.add_typer(data_app, name="data")
 
 
@@ -48,10 +45,7 @@ app.add_typer(data_app, name="data")
         "ctld list                          what there is and how far it is",
     ),
 )
-def _top(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version and leave.")] = False,
-) -> None:
+def _top(version: Annotated[bool, flag("--version", "Show the version and leave.")] = False) -> None:
     """Langevin dynamics with continuous tempering: rebuild the paper's experiments.
 
     A study is a directory of runs. Whatever stops it, the same command goes on where it was.
@@ -61,7 +55,6 @@ def _top(
 
         print(f"ctld {installed('ctld')}")
         raise typer.Exit
-    del context
 
 
 @app.command(
@@ -84,57 +77,38 @@ def run(
     ],
     scale: Annotated[
         str | None,
-        typer.Option(
-            metavar="smoke|demo|laptop|paper",
-            help="How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
+        option(
+            "smoke|demo|laptop|paper",
+            "How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
             "is the paper's size.",
-            show_default="laptop",
+            "laptop",
         ),
     ] = None,
     directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Where the records and the report go.",
-            show_default="runs/STUDY-SCALE",
-        ),
+        Path | None, option("DIR", "Where the records and the report go.", "runs/STUDY-SCALE", name="--dir")
     ] = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Which methods.", show_default="those of the paper"),
-    ] = None,
+    methods: Annotated[str | None, option("A,B,...", "Which methods.", "those of the paper")] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
-            metavar="N|I,J,...",
-            help='How many seeds (3 is 0, 1 and 2), or which ones ("4,7"; "4," is 4 alone).',
-            show_default="as the scale says",
+        option(
+            "N|I,J,...",
+            'How many seeds (3 is 0, 1 and 2), or which ones ("4,7"; "4," is 4 alone).',
+            "as the scale says",
         ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="How many trials tune each method; 0 runs settings that are known, the paper's first.",
-            show_default="as the scale says",
+        option(
+            "N",
+            "How many trials tune each method; 0 runs settings that are known, the paper's first.",
+            "as the scale says",
         ),
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help='Another data set of the same kind; "ctld data list".', show_default=False),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A text of your own, for studies of text.", show_default=False),
-    ] = None,
+    data: Annotated[str | None, option("NAME", 'Another data set of the same kind; "ctld data list".', False)] = None,
+    text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
-    report: Annotated[
-        bool, typer.Option("--report/--no-report", metavar="", help="Build the report when the runs are done.")
-    ] = True,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", metavar="", help="Write curves for TensorBoard too.")
-    ] = False,
+    report: Annotated[bool, flag("--report/--no-report", "Build the report when the runs are done.")] = True,
+    tensorboard: Annotated[bool, flag("--tensorboard", "Write curves for TensorBoard too.")] = False,
     engine: Engine = None,
     workers: Workers = None,
     threads: Threads = None,
@@ -144,9 +118,16 @@ def run(
     if study == "traps":
         from ctld_lab.studies.traps import execute
 
-        names = [] if methods is None else methods.split(",")
         scale = scale or "laptop"
+        names = [] if methods is None else methods.split(",")
         execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
+        return
+    if study == "posterior":
+        from ctld_lab.studies import posterior
+
+        scale = scale or "laptop"
+        given = [[] if text is None else text.split(",") for text in (methods, data)]
+        posterior.execute(scale, directory or Path("runs") / f"posterior-{scale}", *given, data_dir=data_dir)
         return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale
@@ -175,8 +156,7 @@ def resume(
     ray_address: RayAddress = None,
 ) -> None:
     """Go on where a study or a run was when it stopped."""
-    from ctld_lab.commands.carry_out import Machinery
-    from ctld_lab.commands.resuming import resume_path
+    from ctld_lab.commands.carry_out import Machinery, resume_path
 
     machinery = Machinery(engine, workers, threads, ray_address, ranks)
     raise typer.Exit(resume_path(path, machinery, Console(), data_dir=data_dir, again=_again()))
@@ -185,25 +165,12 @@ def resume(
 @app.command(epilog=examples("ctld report runs/sda-laptop", "ctld report runs --output report"))
 def report(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a study, or of several.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where it goes.", show_default="DIR"),
-    ] = None,
+    output: Annotated[Path | None, option("DIR", "Where it goes.", "DIR")] = None,
 ) -> None:
     """Build tables and figures from the records, of a live study too."""
     from ctld_lab.commands.overview import write_report
 
     write_report(path, Console(), output)
-
-
-@app.command("list", epilog=examples("ctld list", "ctld list /data/runs"))
-def list_(
-    root: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for studies.")] = Path("runs"),
-) -> None:
-    """Show the studies: those known, and those begun with what is done."""
-    from ctld_lab.commands.overview import list_all
-
-    list_all(root, Console())
 
 
 @app.command(epilog=examples("ctld compare runs/sda-laptop runs/sda-laptop-new"))
@@ -216,29 +183,18 @@ def compare(
     print_comparison(paths, Console())
 
 
-@app.command(epilog=examples("ctld tensorboard runs/sda-laptop"))
-def tensorboard(path: StudyPath) -> None:
-    """Write the curves of every run for TensorBoard."""
-    from ctld_lab.commands.overview import study_in, write_tensorboard
-
-    write_tensorboard(study_in(path), Console())
-
-
 @app.command(epilog=examples("ctld demo", "ctld demo --dir /tmp/demo --workers 4"))
 def demo(
-    directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where the records and the report go.")
-    ] = Path("demo"),
+    directory: Annotated[Path, option("DIR", "Where the records and the report go.", name="--dir")] = Path("demo"),
     workers: Workers = None,
 ) -> None:
     """See it work: two small studies and their report, in a few minutes, offline.
 
     A stacked autoencoder on 5,000 digits and a character-level LSTM on English, CTLD against SGD-M, Adam and Santa.
     """
-    from ctld_lab import demo as demonstration
-    from ctld_lab.commands.carry_out import Machinery
+    from ctld_lab.commands.carry_out import Machinery, demonstrate
 
-    raise typer.Exit(demonstration.run(directory, Machinery(workers=workers), Console(), again=_again()))
+    raise typer.Exit(demonstrate(directory, Machinery(workers=workers), Console(), again=_again()))
 
 
 # ---- the command ----

@@ -7,6 +7,7 @@ agree to five digits. But where a small perturbation moves the loss by a million
 import hashlib
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,44 @@ from ctld import diagnostics
 from ctld.diagnostics.parameter_space import ParameterSpace
 from ctld_lab import workloads
 from ctld_lab.checkpoints import load_checkpoint
-from ctld_lab.flatness_settings import Settings
 from ctld_lab.records import RecordError, RunDirectory
 from ctld_lab.workloads.workload import Probe, Probed
 
 FORMAT = 1
 AGAIN = "remove the run's directory and give the study's command again, which runs only what is missing"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the numbers, besides the run; vectors and data are the same for all runs."""
+
+    examples: int | None = None
+    """Training data; by default what the workload says."""
+    eigenvalues: int = 3
+    iterations: int = 25
+    """Of Lanczos; the residuals say whether they were enough."""
+    probes: int = 20
+    radius: float = 1e-3
+    ascent: int = 10
+    """Steps to the sharpest point, from each of two places."""
+    sizes: tuple[float, ...] = (0.01, 0.03, 0.1)
+    """Of perturbations, relative to each tensor's root mean square."""
+    draws: int = 10
+    seed: int = 0
+
+    def stored(self) -> dict[str, Any]:
+        """As JSON gives it back."""
+        return asdict(self) | {"sizes": list(self.sizes)}
+
+    @property
+    def parts(self) -> int:
+        """How often `measure` tells."""
+        return 4 + len(self.sizes)
+
+
+def settings(examples: int | None) -> Settings:
+    """What the command measures with."""
+    return Settings(examples)
 
 
 class Unmeasured(Exception):

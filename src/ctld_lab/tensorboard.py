@@ -1,9 +1,7 @@
 """`export`: the curves of a study's runs as TensorBoard's event files, made from the records alone."""
 
-import calendar
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,7 @@ _PLACES = {"step", "stage", "stage_step", "round"}
 def export(directory: StudyDirectory) -> Path:
     """Writes DIR/tensorboard/RUN for each run that has metrics, in place of what was there; returns DIR/tensorboard."""
     target = directory.path / "tensorboard"
-    fresh = directory.path / f".tensorboard.{os.getpid()}.unfinished"
-    old = directory.path / f".tensorboard.{os.getpid()}.old"
+    fresh, old = (directory.path / f".tensorboard.{os.getpid()}.{word}" for word in ("unfinished", "old"))
     try:
         fresh.mkdir()
         for run in directory.runs():
@@ -39,24 +36,19 @@ def _export_run(run: RunDirectory, folder: Path) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
     except ImportError as missing:
         raise RecordError(f'curves need {missing.name}, which is not installed: pip install "ctld[lab]"') from None
-    started = _started(run)
-    events = [
-        Event(
-            wall_time=started + _elapsed(line),
-            step=int(line.get("step", line.get("round", 0))),
-            summary=Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(line, above)]),
-        )
-        for name, above in (("metrics.jsonl", ""), ("trace.jsonl", "exploration/"))
-        for line in run.lines(name)
-    ]
-    if not events:
-        return
-    folder.mkdir()
-    # Their readers want this name; the numbers in it would be the time and the machine, which say nothing here.
-    with (folder / "events.out.tfevents.0.ctld").open("wb") as file:
-        writer = RecordWriter(file)
-        for event in (Event(wall_time=started, file_version="brain.Event:2"), *events):
-            writer.write(event.SerializeToString())
+    events = [Event(file_version="brain.Event:2")]
+    for name, above in (("metrics.jsonl", ""), ("trace.jsonl", "exploration/")):
+        for line in run.lines(name):
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(line, above)]
+            step = int(line.get("step", line.get("round", 0)))
+            events.append(Event(step=step, wall_time=_elapsed(line), summary=Summary(value=values)))
+    if len(events) > 1:
+        folder.mkdir()
+        # Their readers want this name; the numbers in it would be the time and the machine, which say nothing here.
+        with (folder / "events.out.tfevents.0.ctld").open("wb") as file:
+            writer = RecordWriter(file)
+            for event in events:
+                writer.write(event.SerializeToString())
 
 
 def scalars(line: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
@@ -71,15 +63,7 @@ def scalars(line: dict[str, Any], above: str = "") -> Iterator[tuple[str, float]
                 continue  # a list or a word
 
 
-def _started(run: RunDirectory) -> float:
-    """Seconds since 1970; 0 if the run does not say."""
-    try:
-        return float(calendar.timegm(time.strptime(str(run.environment().get("started")), "%Y-%m-%dT%H:%M:%SZ")))
-    except ValueError:
-        return 0.0
-
-
 def _elapsed(line: dict[str, Any]) -> float:
-    """By the run's clocks; a round of the timing study has clocks of another kind."""
+    """By the run's clocks, from its beginning; a round of the timing study has clocks of another kind."""
     seconds = line.get("seconds")
     return sum(map(number, seconds.values())) if isinstance(seconds, dict) and "round" not in line else 0.0

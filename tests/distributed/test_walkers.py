@@ -15,12 +15,12 @@ from worlds import in_world
 
 pytestmark = [pytest.mark.xdist_group("walkers"), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-STEP_SIZE, LEVEL, LIMIT = 0.04, 10, 30_000
+STEP_SIZE, LEVEL, LIMIT = 0.04, 4, 30_000
 ALONE, TOGETHER = 12, 5  # replicates, which scatter by 15 %
 
 
 def filled_after(seed, walkers=None, process_group=None):
-    """Steps until every place of the bias is as high as 10 hills, and the bias; double well 8(θ² − 1)², T = 1."""
+    """Steps until every place of the bias is as high as LEVEL hills, and the bias; double well 8(θ² − 1)², T = 1."""
     theta = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     tempering = ctld.Tempering.paper(STEP_SIZE, 20_000, mass=1, walkers=walkers)
     optimizer = ctld.CTLD(

@@ -332,6 +332,14 @@ def test_bad_input():
         build(problem).predict(problem.inputs)
     with pytest.raises(ValueError, match=r"params has a parameter of shape \(2, 3\) that is not the model's"):
         build(problem, params=[nn.Parameter(torch.zeros(2, 3))])
+    for option, value in (
+        ("lr", -1.0),
+        ("momentum", 1.0),
+        ("weight_decay", -1e-3),
+    ):  # named before a temperature is chosen
+        given = {"lr": 0.1} | {option: value}
+        with pytest.raises(ValueError, match=f"{option} = {value}"):
+            Ensemble(problem.model, num_data=96, total_steps=60, **given)
     empty = build(problem)
     assert empty
     assert repr(empty) == "<Ensemble: 0 members, step 0 of 3 × 20, T = 0.01>"

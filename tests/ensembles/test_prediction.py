@@ -267,14 +267,14 @@ def test_dicts_outputs_with_logits_and_a_call_of_ones_own():
     torch.testing.assert_close(doubled.log_probabilities, (2 * expected).log_softmax(-1))
 
 
-def test_the_documents_example_runs(tmp_path, monkeypatch):
+def test_the_documents_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     torch.manual_seed(0)
-    for number, example in enumerate(
-        re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "ensembles.md").read_text(), re.DOTALL)
-    ):
-        exec(compile(textwrap.dedent(example), f"docs/ensembles.md, example {number}", "exec"), names)
+    for document in ("ensembles.md", "flatness.md"):
+        text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+        for number, example in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
+            exec(compile(textwrap.dedent(example), f"docs/{document}, example {number}", "exec"), names)
     assert len(list(names["collector"].of_kind("cycle"))) == 5
     assert len(list(names["trusted"])) <= len(list(names["collector"].of_kind("cold"))) > 0
     assert names["metrics"]["error"] < 0.3

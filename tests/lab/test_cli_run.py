@@ -249,7 +249,7 @@ def test_tensorboard_from_records_alone(ctld):
     assert "tensorboard --logdir study/tensorboard" in out
     (Path("study/runs/good-0/trace.jsonl")).write_text(json.dumps({"step": 3, "stage": 1, "alpha": -0.5}) + "\n")
     (Path("study/tensorboard/stale")).mkdir()
-    assert ctld("tensorboard study")[0] == 0
+    assert ctld(f"{RUN} --no-report --tensorboard")[0] == 0
     assert not Path("study/tensorboard/stale").exists()
     events = EventAccumulator("study/tensorboard/good-0").Reload()
     assert sorted(events.Tags()["scalars"]) == ["exploration/alpha", "lr", "test/mse", "train/mse"]
@@ -265,7 +265,7 @@ def test_a_broken_record_leaves_the_old_curves(ctld):
     pytest.importorskip("tensorboard")
     ctld(f"{RUN} --no-report --tensorboard")
     Path("study/runs/good-0/metrics.jsonl").write_text("[]\n")
-    code, out = ctld("tensorboard study")
+    code, out = ctld(f"{RUN} --no-report --tensorboard")
     assert code == 1
     assert "line 1 is no object" in out
     assert len(list(Path("study/tensorboard").iterdir())) == 6

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctld_lab.data import DataError, containers, idx
+from ctld_lab.data import DataError, containers, load
 
 CONTENT = random.Random(1).randbytes(5_000) * 3
 SIZE = len(CONTENT)
@@ -216,7 +216,7 @@ def idx_bytes(*shape, fill=0, kind=0x08):
 
 def test_idx_is_a_view_of_the_right_shape():
     content = as_array(idx_bytes(2, 3, 4, fill=7))
-    array = idx.parse(content, num_dimensions=3, source="file")
+    array = load.parse(content, num_dimensions=3, source="file")
     assert array.shape == (2, 3, 4)
     assert (array == 7).all()
     assert np.shares_memory(array, content)
@@ -241,7 +241,7 @@ def test_idx_is_a_view_of_the_right_shape():
 )
 def test_idx_refusals(content, reason):
     with pytest.raises(DataError, match=reason) as caught:
-        idx.parse(as_array(content), num_dimensions=3, source="the-file")
+        load.parse(as_array(content), num_dimensions=3, source="the-file")
     assert "the-file" in str(caught.value)
 
 
@@ -251,7 +251,7 @@ def test_idx_of_any_bytes(content, magic, num_dimensions):
     if magic:
         content = bytes([0, 0, 8, num_dimensions]) + content
     try:
-        array = idx.parse(as_array(content), num_dimensions=num_dimensions, source="file")
+        array = load.parse(as_array(content), num_dimensions=num_dimensions, source="file")
     except DataError:
         return
     assert array.nbytes == len(content) - 4 - 4 * num_dimensions
@@ -263,7 +263,7 @@ def test_idx_of_any_claim_allocates_nothing(shape, payload):
     content = as_array(b"\0\0\x08\x03" + struct.pack(">3I", *shape) + bytes(payload))
     try:
         with little_memory(limit=MEGABYTE):
-            array = idx.parse(content, num_dimensions=3, source="file")
+            array = load.parse(content, num_dimensions=3, source="file")
     except DataError:
         return
     assert array.shape == tuple(shape)
@@ -281,11 +281,11 @@ def test_idx_of_any_claim_allocates_nothing(shape, payload):
 )
 def test_pair_refusals(images, labels, reason):
     with pytest.raises(DataError, match=reason):
-        idx.parse_pair(as_array(images), as_array(labels), images_source="images", labels_source="labels")
+        load.parse_pair(as_array(images), as_array(labels), images_source="images", labels_source="labels")
 
 
 def test_pair():
-    images, labels = idx.parse_pair(
+    images, labels = load.parse_pair(
         as_array(idx_bytes(3, 28, 28)), as_array(idx_bytes(3, fill=9)), images_source="images", labels_source="labels"
     )
     assert images.shape == (3, 784)

@@ -205,7 +205,7 @@ def test_steps_that_only_the_run_knows(tmp_path):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_display(tmp_path, terminal):
-    """Bars on a terminal; elsewhere a line for each run that has ended."""
+    """A bar on a terminal; everywhere a line for each run that has ended."""
     paths = prepare(tmp_path, "good", "failing", steps=60, sleep=0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
     control = Control()
@@ -214,7 +214,7 @@ def test_display(tmp_path, terminal):
         control.stopping = True
     text = console.file.getvalue()
     assert ("steps/s" in text) == terminal
-    assert ("good-0: 60 steps" in text) == (not terminal)
+    assert "good-0: 60 steps" in text
     assert "failed  failing-1: ArithmeticError: seed 1 fails\n" in text
     assert "stopping after a checkpoint" in text
     assert "\x1b[?25l" not in text.rpartition("\x1b[?25h")[2], "the cursor must be there should we be killed"

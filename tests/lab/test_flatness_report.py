@@ -11,9 +11,20 @@ from scipy import stats
 
 from ctld_lab.records import read_json, write_json
 from ctld_lab.report import build
-from ctld_lab.report.flatness import FAILS, HOLDS, OPEN, UNKNOWN, content, part_of
-from ctld_lab.report.flatness import summary as summarised
-from ctld_lab.report.flatness_records import EIGENVALUE, GAP, SHARPNESS, TEST, TRACE, read_flatness
+from ctld_lab.report.flatness import (
+    EIGENVALUE,
+    FAILS,
+    GAP,
+    HOLDS,
+    OPEN,
+    SHARPNESS,
+    TEST,
+    TRACE,
+    UNKNOWN,
+    content,
+    read_flatness,
+    summary,
+)
 from ctld_lab.report.plots import render
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.statistics import association
@@ -58,17 +69,12 @@ def measure(study, value, **more):
 
 
 def read(study):
-    part = read_flatness(read_study(study), "charrnn")
-    rows = part.groups
-    return part, rows, {group.method: group for group in rows}
+    return read_flatness(read_study(study), "charrnn")
 
 
-def summary(sources):
-    return summarised([part_of(source) for source in sources])
-
-
-def flatter(source, rows, group):
-    return part_of(source).flatter(group.variant, group.method)
+def by_seed(part, method, measure):
+    own = part.frames["seeds"].query("method == @method and measure == @measure")
+    return dict(zip(own["seed"], own["value"], strict=True))
 
 
 def by_method(levels, otherwise=3.0):
@@ -79,50 +85,34 @@ def by_method(levels, otherwise=3.0):
 
 
 @pytest.mark.parametrize(
-    ("level", "verdict", "words"),
-    [
-        (2.0, HOLDS, "That CTLD ends in flatter minima than SGD-M holds by every measure."),
-        (4.0, FAILS, "That CTLD ends in flatter minima than SGD-M does not hold by any measure (sharper)."),
-        (3.0, OPEN, "is undecided by every measure (the interval of the paired difference holds zero)."),
-    ],
+    ("level", "verdict", "mark"), [(2.0, HOLDS, "flatter"), (4.0, FAILS, "sharper"), (3.0, OPEN, "")]
 )
-def test_flatter_than_sgd_follows_the_records(study, level, verdict, words):
+def test_flatter_than_sgd_follows_the_records(study, level, verdict, mark):
     measure(study, by_method({"ctld": level}))
-    part, rows, groups = read(study)
-    assert set(flatter(part, rows, groups["ctld"]).values()) == {verdict}
-    assert words in summary([part])[1]
+    part = read(study)
+    assert set(part.flatter("tuned", "ctld").values()) == {verdict}
+    (table,) = [table for table in content([part]).tables if table.name.endswith("differences")]
+    assert {cell.mark for row in table.rows if row[0].text == "CTLD" for cell in row[2:]} == {mark}
 
 
 def test_each_measure_has_its_own_verdict(study):
     measure(study, by_method({"ctld": 2.0}), trace=by_method({"ctld": 4.0}), sharpness=by_method({}))
-    part, rows, groups = read(study)
-    assert flatter(part, rows, groups["ctld"]) == {
-        EIGENVALUE: HOLDS,
-        TRACE: FAILS,
-        SHARPNESS: OPEN,
-        "rise at 0.03": HOLDS,
-    }
-    text = summary([part])[1]
-    assert (
-        "holds by largest eigenvalue and rise at 0.03; does not hold by trace (sharper); is undecided by sharpness"
-        in text
-    )
+    part = read(study)
+    expected = {EIGENVALUE: HOLDS, TRACE: FAILS, SHARPNESS: OPEN, "rise at 0.03": HOLDS}
+    assert part.flatter("tuned", "ctld") == expected
     assert "of 4 readings, 2 agree, 1 says the opposite and 1 decides nothing" in summary([part])[0]
 
 
 def test_the_difference_is_paired_by_seed(study):
     """Seeds differ a hundred times more than methods do."""
     measure(study, lambda run: 10.0 * run.config()["seed"] + by_method({"ctld": 2.9})(run))
-    part, rows, groups = read(study)
-    assert flatter(part, rows, groups["ctld"])[TRACE] == HOLDS
+    assert read(study).flatter("tuned", "ctld")[TRACE] == HOLDS
 
 
 def test_one_seed_tells_nothing(tmp_path):
     study = sample.write_charrnn(tmp_path / "charrnn", seeds=1, variants=("tuned",))
     measure(study, by_method({"ctld": 2.0}))
-    part, rows, groups = read(study)
-    assert set(flatter(part, rows, groups["ctld"]).values()) == {UNKNOWN}
-    assert "cannot be told by any measure (fewer than two seeds of both)" in summary([part])[1]
+    assert set(read(study).flatter("tuned", "ctld").values()) == {UNKNOWN}
 
 
 def test_without_sgd_or_without_ctld_nothing_is_claimed(study):
@@ -130,40 +120,33 @@ def test_without_sgd_or_without_ctld_nothing_is_claimed(study):
     for run in study.runs():
         if run.config()["method"] == "sgd":
             (run.path / "flatness.json").unlink()
-    part, rows, groups = read(study)
-    assert set(flatter(part, rows, groups["ctld"]).values()) == {UNKNOWN}
+    assert set(read(study).flatter("tuned", "ctld").values()) == {UNKNOWN}
     for run in study.runs():
         if run.config()["method"] == "ctld":
             (run.path / "flatness.json").unlink()
-    assert "CTLD is not among the runs that were measured." in summary([read(study)[0]])[1]
+    assert "CTLD ends in flatter minima" not in summary([read(study)])[0]
 
 
-@pytest.mark.parametrize(
-    ("sign", "verdict", "words"),
-    [
-        (1, HOLDS, "That flatter models have a lower test loss, over 18 runs of 6 methods, holds by every measure;"),
-        (-1, FAILS, "over 18 runs of 6 methods, does not hold by any measure (sharper ones do);"),
-    ],
-)
-def test_whether_flat_is_good_follows_the_records(study, sign, verdict, words):
+@pytest.mark.parametrize(("sign", "verdict"), [(1, HOLDS), (-1, FAILS)])
+def test_whether_flat_is_good_follows_the_records(study, sign, verdict):
     measure(study, lambda run: 10 + sign * test_loss(run))
-    part, rows, _ = read(study)
-    found = association([(group.by_seed(TRACE), group.by_seed(TEST)) for group in rows])
-    assert found.rho == pytest.approx(sign)
-    assert set(part_of(part).goes_with("tuned", TEST).values()) == {verdict}
-    assert words in summary([part])[1]
+    part = read(study)
+    known = part.frames["correlations"].query("measure == @TRACE and quality == @TEST")
+    assert known["rho"].tolist() == [pytest.approx(sign)]
+    assert (known["runs"].tolist(), known["methods"].tolist()) == ([18], [6])
+    assert set(part.goes_with("tuned", TEST).values()) == {verdict}
 
 
 def test_chance_decides_nothing(study):
     measure(study, lambda run: 3 + noise(run))
-    assert "is undecided by every measure (the correlation may be chance)" in summary([read(study)[0]])[1]
+    assert set(read(study).goes_with("tuned", TEST).values()) == {OPEN}
 
 
 def test_three_methods_are_too_few(study):
     for run in study.runs():
         if run.config()["method"] in ("sgd", "ctld", "adam"):
             run.write("flatness.json", record(test_loss(run)))
-    assert "cannot be told by any measure (fewer than four methods share a seed)" in summary([read(study)[0]])[1]
+    assert set(read(study).goes_with("tuned", TEST).values()) == {UNKNOWN}
 
 
 def test_a_run_that_judged_several_models_is_taken_by_its_last(study):
@@ -172,10 +155,10 @@ def test_a_run_that_judged_several_models_is_taken_by_its_last(study):
     result = run.result()
     result["test"] |= {"last_nll": 7.0}
     run.write("result.json", result)
-    _, _, groups = read(study)
-    assert groups["ctld"].by_seed(TEST)[0] == 7.0
-    assert groups["ctld"].by_seed(GAP)[0] == 5.0
-    assert groups["ctld"].by_seed(TEST)[1] == test_loss(study.run("ctld-tuned-seed1"))
+    part = read(study)
+    assert by_seed(part, "ctld", TEST)[0] == 7.0
+    assert by_seed(part, "ctld", GAP)[0] == 5.0
+    assert by_seed(part, "ctld", TEST)[1] == test_loss(study.run("ctld-tuned-seed1"))
 
 
 def configure(study, chosen, **changes):
@@ -193,16 +176,15 @@ def test_a_constant_temperature_is_not_counted_as_tempering(study):
     configure(study, "santa", algorithm="ctld", optimizer=options | {"tempering": {"kind": "constant", "ratio": 2.1}})
     configure(study, "rmsprop", algorithm="ctld", optimizer=options | {"temperature": 0})
     configure(study, "ctld", method="other", algorithm="sgd")
-    text = summary([read(study)[0]])
+    text = summary([read(study)])
     assert "CTLD ends in flatter minima than SGD-M: of 4 readings, 4 agree." in text[0]
     assert "weight decay" not in text[0]
-    assert text[1].count("ends in flatter minima") == 1
 
 
 def test_another_weight_decay_is_told_beside_the_count(study):
     measure(study, by_method({"ctld": 2.0}))
     configure(study, "ctld", optimizer={"lr": 0.1, "weight_decay": 1e-3})
-    assert "4 agree. In Character-level LSTM SGD-M has another weight decay than CTLD" in summary([read(study)[0]])[0]
+    assert "4 agree. In Character-level LSTM SGD-M has another weight decay than CTLD" in summary([read(study)])[0]
 
 
 @pytest.mark.parametrize("other", ["what", "network", "nothing"])
@@ -216,17 +198,17 @@ def test_different_networks_are_not_correlated_together(tmp_path, other):
                 run.write("flatness.json", record(3.0) | {"what": "mean cross-entropy of 1,000 training images"})
             if other == "network":
                 write_json(run.path / "config.json", config | {"workload": {"name": "char_lstm", "hidden": 9}})
-    (table,) = [table for table in content([read(study)[0]]).tables if table.name.endswith("correlations")]
+    (table,) = [table for table in content([read(study)]).tables if table.name.endswith("correlations")]
     expected = {"tuned", "paper"} | ({"all together"} if other == "nothing" else set())
     assert {row[1].text for row in table.rows} == expected
 
 
 def test_the_last_of_several_models_is_said_to_be_that(study):
     measure(study, by_method({}))
-    assert not any("the last one alone" in note for note in content([read(study)[0]]).tables[0].notes)
+    assert not any("the last one alone" in note for note in content([read(study)]).tables[0].notes)
     run = study.run("ctld-tuned-seed0")
     run.write("result.json", run.result() | {"members": 6})
-    assert any("the last one alone" in note for note in content([read(study)[0]]).tables[0].notes)
+    assert any("the last one alone" in note for note in content([read(study)]).tables[0].notes)
 
 
 # ---- rank correlation ----
@@ -292,7 +274,7 @@ def test_one_section_for_all_studies(study, tmp_path):
     assert '<a href="#flat-minima">Flat minima</a>' in text
     assert "36 runs measured" in text
     own = section(text)
-    assert own.index("of 8 readings, 8 agree") < own.index("holds by every measure")
+    assert "of 8 readings, 8 agree" in own
     assert "ctld flatness charrnn" in own
     for table in ("values", "differences", "correlations"):
         for label in ("charrnn", "other"):
@@ -326,12 +308,12 @@ def test_a_broken_record_is_told_and_costs_itself_alone(study, name):
         write_json(path, read_json(path) | BROKEN[name])
     part = read_flatness(read_study(study))
     assert [problem[0] for problem in part.problems] == ["adam-tuned-seed1"]
-    assert len(part.measured) == 17
+    assert part.runs == 17
     if name in ("words", "deep"):
         own = section(page(study.path))
         assert "<code>adam-tuned-seed1</code>" in own
         assert "<script" not in own
-        assert "holds by every measure" in own
+        assert "4 agree" in own
 
 
 def test_all_records_broken_still_make_a_page(study):
@@ -348,8 +330,8 @@ def test_numbers_that_are_none_are_no_numbers(study):
     for name, value in (("adam-tuned-seed0", "nan"), ("santa-tuned-seed0", "inf"), ("rmsprop-tuned-seed0", -1.0)):
         path = study.run(name).path / "flatness.json"
         write_json(path, read_json(path) | {"eigenvalues": [value, value], "sharpness": value})
-    found = content([read(study)[0]])
-    assert "holds by every measure" in found.summary[1]
+    found = content([read(study)])
+    assert "of 4 readings, 4 agree" in found.summary[0]
     assert all(all(render(plot)) for plot in found.plots)
 
 
@@ -366,7 +348,7 @@ def test_other_settings_are_not_mixed_in(study):
     run = study.run("adam-tuned-seed0")
     run.write("flatness.json", record(3.0) | {"settings": SETTINGS | {"examples": 10}})
     part = read_flatness(read_study(study))
-    assert len(part.measured) == 17
+    assert part.runs == 17
     assert part.problems == [
         ("adam-tuned-seed0", "was measured with other settings than most; measure all alike, with --again")
     ]
@@ -376,12 +358,12 @@ def test_diverged_runs_are_left_out(study):
     measure(study, by_method({}))
     run = study.run("adam-tuned-seed0")
     run.write("result.json", run.result() | {"diverged": True})
-    assert len(read_flatness(read_study(study)).measured) == 17
+    assert read_flatness(read_study(study)).runs == 17
 
 
 def test_an_eigenvalue_that_was_not_found_is_told(study):
     measure(study, by_method({}))
     run = study.run("adam-tuned-seed0")
     run.write("flatness.json", record(3.0) | {"residuals": [0.2, 0.3]})
-    notes = content([read(study)[0]]).tables[0].notes
+    notes = content([read(study)]).tables[0].notes
     assert "The largest eigenvalue is not found to 1 % in adam-tuned-seed0." in notes

@@ -11,13 +11,13 @@ from rich.console import Console
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.overview import print_comparison, shown
 from ctld_lab.records import StudyDirectory, write_json
-from ctld_lab.report import charrnn, double_well, ranking, sda, sensitivity, temperature, theorem, timing
+from ctld_lab.report import double_well, methods, sensitivity, temperature, timing
 from ctld_lab.report.curves import mean_curves
 from ctld_lab.report.plots import render
-from ctld_lab.report.ranking import agreement, verdict
 from ctld_lab.report.reading import read_study
+from ctld_lab.report.sections import printed_values, verdict
 from ctld_lab.report.statistics import Estimate, estimate
-from ctld_lab.report.tables import compare, final_table, unlike
+from ctld_lab.report.tables import final_table
 from ctld_lab.report.wording import listed, shortened, show, show_estimate, show_range, show_seconds, show_setting
 
 
@@ -47,15 +47,6 @@ def test_numbers_have_the_digits_that_their_interval_warrants():
     assert (listed(["a"]), listed(["a", "b", "c"]), listed([])) == ("a", "a, b and c", "")
 
 
-def test_the_papers_numbers_are_read_as_it_prints_them():
-    assert ranking.bounds("0.03–0.05") == (0.03, 0.05)
-    assert ranking.bounds("above 3.1") == (3.1, math.inf)
-    assert ranking.bounds("none") is None
-    assert ranking.bounds("–") is None
-    pairs = ranking.ordered_pairs({"a": "0.006", "b": "0.02", "c": "0.02", "d": "0.03–0.05"}, ["d", "c", "b", "a", "x"])
-    assert set(pairs) == {("a", "b"), ("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")}
-
-
 # ---- rows ----
 
 
@@ -81,7 +72,7 @@ def test_a_method_that_diverges_once_cannot_be_best(tmp_path):
     assert "CTLD diverged in 1 of 3 seeds." in verdict(rows, "test mse", name="test MSE")
 
 
-def test_verdict_names_ties_and_agreement_counts_pairs(tmp_path):
+def test_verdict_names_ties(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda", wrong=False))
     rows = [row for row in final_table(study) if row.variant == "tuned"]
     words = text(verdict(rows, "test image_mse", name="test MSE"))
@@ -89,23 +80,14 @@ def test_verdict_names_ties_and_agreement_counts_pairs(tmp_path):
         "CTLD has the lowest test MSE, 0.0957 ± 0.0074 (3 seeds), and no other method is shown to tie with it."
     )
     assert "Of SGD-M the seeds decide nothing." in words
-    # CTLD and AnnealSGD beat those that they should, but for SGD-M; Santa loses to everyone.
-    words = agreement(rows, "test image_mse", ranking.printed_values(study))
-    assert words.startswith(
-        "Of the 11 pairs of methods that the paper puts in order, 6 come out the same way here, 4 the other way"
-    )
-    assert words.endswith(
-        "(SGD-M before AnnealSGD, SGD-M before Santa, RMSprop before Santa, Adam before Santa) and 1 is open."
-    )
 
 
 def test_one_seed_claims_nothing(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda", seeds=1, wrong=False))
     rows = final_table(study)
     assert {mark for row in rows for mark in row.marks.values()} == {""}
-    found = sda.content(study)
+    found = methods.autoencoder(study)
     assert "with one seed nothing is known about chance" in found.summary[0]
-    assert "Of the" not in found.summary[0]
     assert "One seed" in found.tables[0].notes[0]
 
 
@@ -147,14 +129,14 @@ def test_studies_without_runs_have_rows_but_no_numbers(tmp_path):
         ("SGD-M", "0 of 3 seeds"),
         ("CTLD", "0 of 3 seeds"),
     ]
-    for name, module in (
-        ("sda", sda),
-        ("charrnn", charrnn),
-        ("sensitivity", sensitivity),
-        ("timing", timing),
-        ("x", double_well),
+    for name, content in (
+        ("sda", methods.autoencoder),
+        ("charrnn", methods.lstm),
+        ("sensitivity", sensitivity.content),
+        ("timing", timing.content),
+        ("x", double_well.content),
     ):
-        found = module.content(read_study(sample.describe(tmp_path / f"empty-{name}", name)))
+        found = content(read_study(sample.describe(tmp_path / f"empty-{name}", name)))
         assert not found.plots
         assert not found.summary or "nothing can be said yet" in found.summary[0]
 
@@ -199,32 +181,17 @@ def test_timing_rows_carry_the_runs_own_intervals(tmp_path):
 
 def test_the_autoencoder_is_ranked_by_the_image(tmp_path):
     """RMSprop's last layer has dead codes, and the lowest error on its own input."""
-    found = sda.content(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
+    found = methods.autoencoder(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
     tuned, paper_rates, theirs = (text(words) for words in found.summary[:3])
     for words in (tuned, paper_rates):
         assert "CTLD has the lowest test MSE of the image through the whole stack" in words
-        assert "come out the same way here in training MSE of the image through the whole stack" in words
         assert "RMSprop has the lowest" not in words
     assert "by what the paper compares: RMSprop has the lowest training MSE of the last layer" in theirs
-    assert "Of the 11 pairs" in theirs
     table = found.tables[0]
     assert list(table.columns)[3] == "Image, test MSE"
     place = next(index for index, column in enumerate(table.columns) if column.startswith("Paper"))
     assert table.columns[place - 1] == "Last layer, train MSE"
     assert {cell.mark for row in table.rows for cell in row[place - 1 :]} == {""}
-
-
-def test_records_without_the_image_are_ranked_by_the_layer(tmp_path):
-    study = sample.write_sda(tmp_path / "sda", methods=("sgd", "ctld"), wrong=False)
-    for run in study.runs():
-        result = run.result()
-        for part in (result, *result.get("stages", ())):
-            for split in ("train", "test"):
-                part.get(split, {}).pop("image_mse", None)
-        write_json(run.path / "result.json", result)
-    found = sda.content(read_study(study))
-    assert "CTLD has the lowest test MSE of the last layer" in found.summary[0]
-    assert "Image, test MSE" not in found.tables[0].columns
 
 
 def test_curves_end_where_a_seed_is_lost_and_leave_out_thorough_evaluations(tmp_path):
@@ -242,39 +209,25 @@ def test_curves_end_where_a_seed_is_lost_and_leave_out_thorough_evaluations(tmp_
 
 
 def test_scale_is_told_where_values_cannot_be_compared(tmp_path):
-    study = read_study(sample.write_charrnn(tmp_path / "charrnn"))
-    notes = " ".join(charrnn.content(study).tables[0].notes)
-    assert "(1,000 steps; the paper takes 360,000): compare orders, not values." in notes
-    assert (
-        "With N = 5,000,000 data instead of the paper's 90,000,000, T = 1 injects 18 times the noise variance" in notes
-    )
-    tuned = read_study(sample.write_charrnn(tmp_path / "tuned", variants=("tuned",)))
-    assert "noise variance" not in " ".join(charrnn.content(tuned).tables[0].notes)  # T is automatic
-    study = read_study(sample.write_sensitivity(tmp_path / "sensitivity"))
-    notes = " ".join(sensitivity.content(study).tables[0].notes)
-    assert "(500 steps; the paper takes 29,300): compare orders, not values." in notes
-    assert "noise variance" not in notes  # as many data as the paper's
     study = read_study(sample.write_sda(tmp_path / "sda", methods=("ctld",), wrong=False))
-    notes = " ".join(sda.content(study).tables[0].notes)
-    assert "(12,000 steps over all layers; the paper takes 400,000)" in notes
-    assert "T = 1 injects 1.2 times" in notes
+    assert "compare orders, not values" in " ".join(methods.autoencoder(study).tables[0].notes)
     study.description["scale"] = "paper"
-    assert "compare orders" not in " ".join(sda.content(study).tables[0].notes)
+    assert "compare orders" not in " ".join(methods.autoencoder(study).tables[0].notes)
 
 
 def test_temperature_of_each_layer_and_where_it_ran_away(tmp_path):
-    found = sda.content(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
+    found = methods.autoencoder(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
     table = found.tables[-1]
     assert table.caption == "CTLD's temperature"
     rows = [[text(cell.text) for cell in row] for row in table.rows]
     assert len(rows) == 8
-    assert rows[0] == ["tuned", "1", "0.00310 ± 0.00025", "31 %", "1 %", "6.67", "1.30 ± 0.25", "0.2000 ± 0", "3"]
+    assert rows[0] == ["tuned", "1", "0.0031", "31 %", "1 %", "6.67", "1.30", "0.200", "3"]
     assert list(table.columns[-3:-1]) == ["Kinetic", "Minibatch heat"]  # the others were not measured
     assert rows[5][:6] == ["paper", "2", "1", "31 %", "34 %", "6.67"]
     said = "more than 20 % of CTLD's exploration was beyond |α| = 1.5 (34 % of it in layer 2)"
     assert said in text(found.summary[-1])
     assert "With the paper's learning rates" in found.summary[-1]
-    found = charrnn.content(read_study(sample.write_charrnn(tmp_path / "charrnn")))
+    found = methods.lstm(read_study(sample.write_charrnn(tmp_path / "charrnn")))
     assert [column for column in found.tables[-1].columns if column == "Layer"] == []
     assert len(found.tables[-1].rows) == 2
     assert not any("beyond" in words for words in found.summary)
@@ -286,16 +239,15 @@ def test_temperature_of_a_run_that_diverged_belongs_to_the_layer_it_was_in(tmp_p
     tempering = {"cold_share": 0.0, "share_outside": 0.9, "highest_ratio": 6.67}
     result = {"steps": 3100, "diverged": True, "temperature": 1.0, "tempering": tempering, "seconds": {"train": 1.0}}
     write_json(run.path / "result.json", result)
-    found = [each for each in temperature._temperings(read_study(study)) if each.variant == "paper"]
-    assert [(each.stage, each.outside) for each in found] == [(2, 0.9)]
+    found = temperature.frame_of(read_study(study)).query("variant == 'paper'")
+    assert list(zip(found["stage"], found["share_outside"], strict=True)) == [(2, 0.9)]
 
 
-def test_a_value_that_the_paper_has_for_training_alone_makes_no_pair(tmp_path):
+def test_a_value_that_the_paper_has_for_training_alone(tmp_path):
     study = read_study(sample.write_charrnn(tmp_path / "charrnn"))
-    assert ranking.printed_values(study, 0)["sgd"] == "above 3.1"
-    assert "sgd" not in ranking.printed_values(study, 1)
-    found = charrnn.content(study)
-    assert "Of the 10 pairs" in found.summary[0]  # of five methods
+    assert printed_values(study, 0)["sgd"] == "above 3.1"
+    assert "sgd" not in printed_values(study, 1)
+    found = methods.lstm(study)
     lines = list(csv.DictReader(io.StringIO(found.tables[0].csv.decode())))
     printed = {x["metric"]: x["paper"] for x in lines if (x["method"], x["variant"]) == ("sgd", "tuned")}
     assert (printed["train perplexity"], printed["test perplexity"]) == ("above 3.1", "")
@@ -354,34 +306,26 @@ def test_the_papers_constants_come_from_the_record(tmp_path):
 
 def test_double_well_says_where_the_law_is_missed(tmp_path):
     found = double_well.content(read_study(sample.write_double_well(tmp_path / "double-well")))
-    assert "the kinetic temperature at g = 1 is not the exact 1.010" in found.summary[0]
-    assert "multiplies the rate of crossings" in found.summary[0]
-    assert "as in the bound" in found.summary[1]
+    assert "the kinetic temperature at g = 1, exactly 1.010, is" in found.summary[0]
+    assert "as in the bound" in [cell.text for row in found.tables[1].rows for cell in row]
     assert [table.name for table in found.tables] == ["exactness", "theorem"]
     assert [cell.text for cell in found.tables[0].rows[-1]][:5] == ["exact", "", "1.010", "0.9645", "0"]
 
 
 @pytest.mark.parametrize(
-    ("slope", "error", "bound", "misfit", "variable", "said"),
+    ("slope", "error", "bound", "misfit", "said"),
     [
-        (2.23, 0.04, 1.0, 1.0, "η", "goes as η to the power 2.23 ± 0.08, faster than in the bound"),
-        (-1.02, 0.03, -1.0, math.nan, "L", "goes as L to the power −1.02 ± 0.06, as in the bound"),
-        (math.nan, math.nan, 1.0, math.nan, "η", "follows no power of η"),
-        (1.5, 0.04, -1.0, math.nan, "L", "goes as L to the power 1.50 ± 0.08, so it grows where the bound falls"),
-        (
-            -1.5,
-            0.04,
-            1.0,
-            math.nan,
-            "η",
-            "goes as η to the power −1.50 ± 0.08, so it grows as η becomes smaller where the bound falls",
-        ),
-        (0.1, 0.04, 1.0, 9.0, "η", "follows no power of η"),
+        (2.23, 0.04, 1.0, 1.0, "faster"),
+        (0.2, 0.04, 1.0, 1.0, "more slowly"),
+        (-1.02, 0.03, -1.0, math.nan, "as in the bound"),
+        (math.nan, math.nan, 1.0, math.nan, "no power"),
+        (1.5, 0.04, -1.0, math.nan, "the other way"),
+        (0.1, 0.04, 1.0, 9.0, "no power"),
     ],
 )
-def test_powers_are_named_only_where_there_is_one(slope, error, bound, misfit, variable, said):
+def test_powers_are_named_only_where_there_is_one(slope, error, bound, misfit, said):
     line = {"slope": slope, "standard_error": error, "bound": bound, "misfit": misfit}
-    assert text(theorem.law(line, variable)) == said
+    assert double_well.beside(line) == said
 
 
 def test_a_few_rounds_of_timing_claim_nothing(tmp_path):
@@ -398,7 +342,7 @@ def test_a_few_rounds_of_timing_claim_nothing(tmp_path):
 def test_csv_has_all_digits_and_the_paper_beside(tmp_path):
     study = read_study(sample.write_sda(tmp_path / "sda"))
     rows = final_table(study)
-    lines = list(csv.DictReader(io.StringIO(sda.content(study).tables[0].csv.decode())))
+    lines = list(csv.DictReader(io.StringIO(methods.autoencoder(study).tables[0].csv.decode())))
     of_ctld = {x["metric"]: x for x in lines if (x["method"], x["variant"]) == ("ctld", "tuned")}
     row = next(row for row in rows if (row.method, row.variant) == ("ctld", "tuned"))
     line = of_ctld["train image_mse"]
@@ -418,46 +362,34 @@ def shift(study, factor, run):
     write_json(path, result)
 
 
+def printed(*paths):
+    console = Console(width=200, file=io.StringIO())
+    print_comparison(list(paths), console)
+    return console.file.getvalue()
+
+
+def row_of(words, label, metric):
+    (line,) = [line for line in words.splitlines() if line.strip().startswith(label) and f" {metric} " in line]
+    return line.strip()
+
+
 def test_compare_pairs_seeds_across_directories(tmp_path):
     first = sample.write_sda(tmp_path / "one", methods=("sgd", "ctld"), wrong=False)
     second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), wrong=False)
     for seed, factor in enumerate((0.90, 0.91, 0.89)):
         shift(second, factor, f"ctld-tuned-seed{seed}")
-    rows = {(row.method, row.variant, row.metric): row for row in compare([first.path, second.path])}
-    assert rows["ctld", "tuned", "test mse"].verdicts == ["lower"]
-    assert rows["ctld", "tuned", "test mse"].differences[0].count == 3
-    assert rows["sgd", "tuned", "test mse"].verdicts == ["tie"]
-    back = {(row.method, row.variant, row.metric): row for row in compare([second.path, first.path])}
-    assert back["ctld", "tuned", "test mse"].verdicts == ["higher"]
+    words = printed(first.path, second.path)
+    assert row_of(words, "CTLD, tuned", "test mse").endswith("lower")
+    assert row_of(words, "SGD-M, tuned", "test mse").endswith("tie")
+    assert row_of(printed(second.path, first.path), "CTLD, tuned", "test mse").endswith("higher")
 
 
 def test_compare_leaves_out_what_one_directory_alone_has(tmp_path):
     first = sample.write_sda(tmp_path / "one", methods=("sgd",), seeds=1, wrong=False)
     second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), wrong=False)
-    rows = compare([first.path, second.path])
-    assert {row.method for row in rows} == {"sgd"}
-    assert {word for row in rows for word in row.verdicts} == {"unknown"}  # one seed in common
-
-
-def test_what_makes_studies_unlike_is_named(tmp_path):
-    first = sample.write_sda(tmp_path / "one", methods=("sgd",), wrong=False)
-    second = sample.write_sda(tmp_path / "two", methods=("sgd", "ctld"), seeds=1, wrong=False)
-    assert unlike([first.path, second.path]) == {}
-    description = second.description()
-    description["settings"]["steps"] = 9
-    description |= {"scale": "smoke", "data": {**description["data"], "sha256": "00", "path": "/elsewhere"}}
-    write_json(second.path / "study.json", description)
-    assert unlike([first.path, second.path]) == {
-        "scale": "laptop against smoke",
-        "data": "sha256 0123456789abcdef0123456789abcdef0123456… against 00",
-        "settings": "steps 3000 against 9",
-    }
-
-
-def printed(*paths):
-    console = Console(width=200, file=io.StringIO())
-    print_comparison(list(paths), console)
-    return console.file.getvalue()
+    words = printed(first.path, second.path)
+    assert "CTLD" not in words
+    assert row_of(words, "SGD-M, tuned", "test mse").endswith("?")  # one seed in common
 
 
 def test_compare_passes_no_verdict_on_unlike_experiments(tmp_path):
@@ -469,7 +401,7 @@ def test_compare_passes_no_verdict_on_unlike_experiments(tmp_path):
     assert shown(["test mse", "test image_mse", "train mse"]) == ["test image_mse", "test mse"]
     write_json(second.path / "study.json", second.description() | {"scale": "smoke"})
     words = printed(first.path, second.path)
-    assert "scale: laptop against smoke" in words
+    assert "they differ in scale" in words
     assert "tie" not in words
     timed = sample.write_timing(tmp_path / "timing")
     with pytest.raises(Refusal, match="different studies: sda against timing"):

@@ -35,12 +35,6 @@ def made_up(shares, count=300):
 # ---- statistics ----
 
 
-def test_holm():
-    assert tables.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert tables.holm([0.9, 0.8]) == [1.0, 1.0]
-    assert tables.holm([]) == []
-
-
 def test_false_alarms_are_rare():
     """Of 400 families of eleven equal methods, about 5 % may name one of them ahead or behind; uncorrected, a third would."""
     random = np.random.default_rng(0)

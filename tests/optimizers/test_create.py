@@ -7,6 +7,7 @@ from torch import nn
 
 from ctld import OPTIMIZERS, create
 from ctld.checks import real, refuse_options
+from ctld.optimizers.base import Sampler
 from ctld.optimizers.table import SHARED
 
 NEEDED = {"num_data": 9, "exploration_steps": 2, "num_steps": 9}
@@ -64,10 +65,27 @@ def test_off_is_accepted():
     build("ctld", nesterov=False, dampening=0)
 
 
-def test_for_a_constructor():
+def test_without_names_to_guess_from():
     refuse_options("SGLD", {"foreach": None, "nesterov": False})
     with pytest.raises(TypeError, match="SGLD has no option x; leave it out"):
         refuse_options("SGLD", {"x": 1})
+
+
+@pytest.mark.parametrize("name", [name for name, method in OPTIMIZERS.items() if issubclass(method.optimizer, Sampler)])
+def test_constructors_say_the_same(name):
+    """Without `create`: a script that was written for torch's optimizers gets a sentence, or what is off is accepted."""
+    cls, needed = OPTIMIZERS[name].optimizer, {option: NEEDED[option] for option in OPTIMIZERS[name].needs}
+
+    def construct(**options):
+        return cls([nn.Parameter(torch.ones(3))], lr=0.1, weight_decay=1e-2, **needed, **options)
+
+    construct(foreach=None, fused=False, capturable=False, differentiable=False, nesterov=False)
+    with pytest.raises(ValueError, match=f"fused = True is an implementation of torch's that {cls.__name__} does not"):
+        construct(fused=True)
+    with pytest.raises(TypeError, match=f"{cls.__name__} has no option betas: moments of Adam are not kept"):
+        construct(betas=(0.9, 0.999))
+    with pytest.raises(TypeError, match="did you mean process_group"):
+        construct(proces_group=None)
 
 
 @every_row

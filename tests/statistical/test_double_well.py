@@ -4,10 +4,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
-from ctld import CTLD, Tempering, diagnostics
 from ctld_lab.sampling.double_well import KINETIC_TARGET, measure
 from ctld_lab.sampling.targets import DoubleWell
 
@@ -22,53 +19,24 @@ def test_the_papers_preset_is_hot(dimensions):
     result = measure(dimensions, 200_000, seed=1)
     kinetic, mean_square, variation, cold = MEASURED[dimensions]
     # Twice the steps of the spec's 4e5 would be needed for its scatter; half of them scatter by √2 more.
-    assert result.kinetic_temperature == pytest.approx(kinetic, abs=0.08 + 2 * result.kinetic_error)
-    assert result.mean_square == pytest.approx(mean_square, abs=0.005 + 3 * result.mean_square_error)
-    assert result.total_variation == pytest.approx(variation, abs=0.04)
-    assert result.cold_share == pytest.approx(cold, abs=0.04)
+    assert result["kinetic_temperature"] == pytest.approx(kinetic, abs=0.08 + 2 * result["kinetic_error"])
+    assert result["mean_square"] == pytest.approx(mean_square, abs=0.005 + 3 * result["mean_square_error"])
+    assert result["total_variation"] == pytest.approx(variation, abs=0.04)
+    assert result["cold_share"] == pytest.approx(cold, abs=0.04)
     # Far from what an exact sampler reads.
-    assert result.kinetic_temperature > KINETIC_TARGET + 5 * result.kinetic_error
-    assert result.mean_square < result.mean_square_exact - 3 * result.mean_square_error
+    assert result["kinetic_temperature"] > KINETIC_TARGET + 5 * result["kinetic_error"]
+    assert result["mean_square"] < result["mean_square_exact"] - 3 * result["mean_square_error"]
     # And yet it explores: 3.2 ± 0.4 crossings in 4e5 steps without tempering.
-    assert result.crossings > 30
+    assert result["crossings"] > 30
 
 
 @pytest.mark.slow
 def test_without_tempering_the_same_code_is_right():
     """The twin: depth 0 and no hills leave plain Langevin dynamics, which has the right temperature and hardly crosses."""
     result = measure(10, 200_000, seed=1, tempered=False)
-    assert result.kinetic_error < 0.01
-    assert result.kinetic_temperature == pytest.approx(KINETIC_TARGET, abs=4 * result.kinetic_error)
-    assert result.crossings < 10
-
-
-@pytest.mark.slow
-def test_ctld_itself_reads_the_same():
-    """CTLD with `Tempering.paper(mass=1)` at d = 10, on its own thermometer, which an exact sampler has at T."""
-    steps, dimensions = 12_000, 10
-    theta = nn.Parameter(torch.zeros(dimensions, dtype=torch.float64))
-    with torch.no_grad():
-        theta[0] = 1.0
-    optimizer = CTLD.from_step_size(
-        [theta],
-        0.02,
-        0.98,
-        num_data=1.0,
-        exploration_steps=steps,
-        tempering=Tempering.paper(0.02, steps, mass=1),
-        seed=1,
-    )
-    readings, ratios = [], []
-    potential = DoubleWell(dimensions)
-    for _ in range(steps):
-        loss, gradient = potential(theta.detach().numpy())
-        theta.grad = torch.from_numpy(gradient)
-        optimizer.step(loss=loss)
-        readings.append(optimizer.last.kinetic_temperature)
-        ratios.append(optimizer.last.temperature_ratio)
-    hot = diagnostics.kinetic_temperature(readings[1200:], ratios[1200:], temperature=1.0)
-    assert hot.mean == pytest.approx(1.70, abs=0.08 + 3 * hot.standard_error)
-    assert hot.mean > 1.0 + 3 * hot.standard_error
+    assert result["kinetic_error"] < 0.01
+    assert result["kinetic_temperature"] == pytest.approx(KINETIC_TARGET, abs=4 * result["kinetic_error"])
+    assert result["crossings"] < 10
 
 
 def test_quadrature():

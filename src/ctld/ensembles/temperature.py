@@ -19,6 +19,7 @@ import logging
 import math
 from typing import Any
 
+from ctld.checks import real
 from ctld.ensembles.collapse import size_of_weights
 from ctld.optimizers import CTLD
 from ctld.tempering import TemperatureControl
@@ -61,7 +62,11 @@ def ensemble_temperature(
     for group in groups:
         if not group.get("explore", True) or not group["params"]:
             continue
-        rates = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
+        rates = (
+            real("lr", group["lr"], at_least=0),
+            real("momentum", group["momentum"], at_least=0, below=1),
+            real("weight_decay", group["weight_decay"], at_least=0),
+        )
         unit = spread_per_temperature(*rates, exploration_steps) * mean_temperature_ratio
         spread = SPREAD * min(1.0, forgetting(*rates, cycle_steps)) ** 2
         size = size_of_weights([parameter for _, parameter in group["params"]])

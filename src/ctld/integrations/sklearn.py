@@ -18,8 +18,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
-from ctld import CTLD, CycleLR, SampleCollector, predict
-from ctld.checks import integer, real
+from ctld import Ensemble, predict
+from ctld.checks import integer
 
 Array = Any
 
@@ -38,7 +38,8 @@ class _Network(BaseEstimator):
     exploration : float
         Share of each cycle that explores, from 0 on and below 1.
     lr, momentum, weight_decay, temperature
-        As in `ctld.CTLD`. The data set's size is the number of rows.
+        As in `ctld.Ensemble`: "auto" is adapted to what the network bears, 0 is without noise. The data set's size is the
+        number of rows.
     batch_size : int
         Rows in a step; fewer, if there are fewer.
     module : callable, optional
@@ -50,7 +51,7 @@ class _Network(BaseEstimator):
     ----------
     network_ : Module
     members_ : list of dict
-        The state of the network at the end of each cycle.
+        The state of the network at the end of each cycle; without those of cycles that collapsed, which a warning says.
     loss_curve_ : list of float
         Loss of each step.
     """
@@ -61,7 +62,7 @@ class _Network(BaseEstimator):
         *,
         cycles: int = 4,
         epochs: int = 100,
-        exploration: float = 0.5,
+        exploration: float = 0.6,
         lr: float = 0.1,
         momentum: float = 0.9,
         weight_decay: float = 1e-3,
@@ -89,41 +90,37 @@ class _Network(BaseEstimator):
         batch = min(integer("batch_size", self.batch_size, at_least=1), rows)
         steps_in_epoch = math.ceil(rows / batch)
         cycles = integer("cycles", self.cycles, at_least=1)
-        share = real("exploration", self.exploration, at_least=0, below=1)
         cycle_steps = max(integer("epochs", self.epochs, at_least=1) * steps_in_epoch // cycles, 2)
         with torch.random.fork_rng(devices=[]):  # the user's random numbers stay as they were
             torch.manual_seed(seed)
             make = self._layers if self.module is None else self.module
             network = make(inputs.shape[1], outputs).double()
-        optimizer = CTLD(
-            network.parameters(),
-            lr=self.lr,
+        ensemble = Ensemble(
+            network,
+            self.lr,
+            rows,
+            cycles * cycle_steps,
+            cycles=cycles,
+            exploration=self.exploration,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             temperature=self.temperature,
-            num_data=rows,
-            exploration_steps=min(int(share * cycle_steps), cycle_steps - 1),
-            cycle_steps=cycle_steps,
             seed=seed,
         )
-        scheduler = CycleLR(optimizer)
-        collector = SampleCollector(network, optimizer, at_most=cycles)
         data, generator = self._tensor(inputs), torch.Generator().manual_seed(seed)
         order, self.loss_curve_ = torch.empty(0, dtype=torch.long), []
-        for _ in range(cycles * cycle_steps):
+        while not ensemble.done:
             if len(order) == 0:
                 order = torch.randperm(rows, generator=generator)
             chosen, order = order[:batch], order[batch:]
-            optimizer.zero_grad()
             loss = loss_of(network(data[chosen]), targets[chosen])
             loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step(loss=loss)
-            scheduler.step()
-            collector.update(loss=loss)
             self.loss_curve_.append(loss.item())
-        network.zero_grad()
+            ensemble.step(loss)
+        if not len(ensemble):
+            raise ValueError(f"the training diverged with lr = {self.lr}: give a lower one")
         self.network_ = network.eval()
-        self.members_ = [dict(sample.state) for sample in collector]
+        self.members_ = [dict(sample.state) for sample in ensemble.collector]
 
     def _layers(self, inputs: int, outputs: int) -> nn.Module:
         widths = [inputs, *(integer("hidden_layer_sizes", width, at_least=1) for width in self.hidden_layer_sizes)]

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks as _global_post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hooks
 
-from ctld.checks import NonFiniteError, flag, integer, real
+from ctld.checks import NonFiniteError, accepts_torch_options, flag, integer, real
 from ctld.clipping import RepeatedNorms
 from ctld.clock import Clock
 from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
@@ -51,6 +51,11 @@ class Sampler(Observing, Resumable):
     step. Keyword arguments are those of `CTLD`. What changes during a run is kept in objects (`clock`, ...), so that the
     wrappers of frameworks, which copy attributes, see it change.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            cls.__init__ = accepts_torch_options(cls.__init__)  # type: ignore[method-assign]
 
     def __init__(
         self,

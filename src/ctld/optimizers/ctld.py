@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import torch
 
-from ctld.checks import real, refuse_options
+from ctld.checks import real
 from ctld.clock import Clock
 from ctld.compensation import NoiseCompensation
 from ctld.mass import Mass, RMSPreconditioner
@@ -68,7 +68,8 @@ class CTLD(Explorer):
         to 0; V_b, r_α and r are kept. Left out: one exploration, as in the paper. `ctld.CycleLR` lowers lr to match.
     temperature : float or "auto"
         T of the posterior. 1 is the paper; "auto" is the largest T up to 1 whose noise does not swamp the initial
-        parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum.
+        parameters (`ctld.optimizers.temperature`); 0 is SGD with momentum. "auto" is careful: on networks it injects noise
+        of the order of the minibatches' own, or less, and the run is practically SGD's. `Ensemble` takes more.
     tempering : TemperatureControl, optional
         What moves the temperature; `Tempering.paper` if left out.
     integrator : "euler", "baoab" or "ubu"
@@ -115,9 +116,7 @@ class CTLD(Explorer):
         seed: int | None = None,
         maximize: bool = False,
         process_group: torch.distributed.ProcessGroup | None = None,
-        **of_torch: Any,
     ) -> None:
-        refuse_options("CTLD", of_torch)
         clock = Clock(exploration_steps, cycle_steps)
         posterior = Temperature(temperature)
         if integrator not in INTEGRATORS:

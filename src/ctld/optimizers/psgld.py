@@ -41,6 +41,11 @@ class PSGLD(SGLD):
         adapt: bool = True,
         **options: Any,
     ) -> None:
+        if options.get("localization"):
+            raise ValueError(
+                f"localization = {options['localization']!r} goes with SGLD, not with its preconditioned form: take SGLD, or "
+                "leave it out"
+            )
         defaults = {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
         super().__init__(params, lr, _defaults=defaults, **options)
 

@@ -322,7 +322,8 @@ typedef struct { char *parameter, *gradient, *momentum, *scale, *previous, *vari
 enum { PRIOR, KINETIC, MIDPOINT, CLAMPED, REFRESHED, SUMS };
 
 /* exp(x) to about one unit of the last place, by operations that are rounded alike everywhere: x = n ln 2 + r, and a polynomial
- * for e^r. Beyond ±bound, where a result would leave the range of normal numbers, it is that of the bound. */
+ * for e^r. Beyond ±bound, where a result would leave the range of normal numbers, it is that of the bound. Integers are
+ * unsigned, whose product may overflow. */
 #define EXPONENTIAL(TARGET, level, real, Integer, magic, shift, bound, high, low, degree, ...)                         \
     TARGET INLINE level##_##real level##_exp_##real(level##_##real x)                                                  \
     {                                                                                                                  \
@@ -343,9 +344,9 @@ enum { PRIOR, KINETIC, MIDPOINT, CLAMPED, REFRESHED, SUMS };
         return (Vector)((Integers)power + (Integers)shifted * (one << shift));                                         \
     }
 #define EXPONENTIALS(TARGET, level)                                                                                    \
-    EXPONENTIAL(TARGET, level, float, int32_t, 12582912.0, 23, 87.0, 0x1.62e4p-1, 0x1.7f7d1cp-20, 7, 1.0f / 5040,      \
+    EXPONENTIAL(TARGET, level, float, uint32_t, 12582912.0, 23, 87.0, 0x1.62e4p-1, 0x1.7f7d1cp-20, 7, 1.0f / 5040,      \
                 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1)                                               \
-    EXPONENTIAL(TARGET, level, double, int64_t, 6755399441055744.0, 52, 708.0, 0x1.62e42fefa38p-1,                     \
+    EXPONENTIAL(TARGET, level, double, uint64_t, 6755399441055744.0, 52, 708.0, 0x1.62e42fefa38p-1,                     \
                 0x1.ef35793c7673p-45, 13, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,            \
                 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1)
 

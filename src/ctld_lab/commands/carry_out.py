@@ -1,4 +1,4 @@
-"""`ctld run` and `ctld resume`: the runs that a study asks for, executed, counted and reported."""
+"""`ctld run`, `ctld resume` and `ctld demo`: the runs that a study asks for, executed, counted and reported."""
 
 import shutil
 from collections import Counter
@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.lock import check_writable, locked
-from ctld_lab.commands.options import plain_table, say, unknown
-from ctld_lab.commands.request import Order, build, find_study
+from ctld_lab.commands.options import say, unknown
+from ctld_lab.commands.request import Order, build, find_study, is_file, use_data_dir
 from ctld_lab.control import Control
 from ctld_lab.executors import ENGINES, cores, run_all, torchrun
 from ctld_lab.executors.progress import Display, first_line
 from ctld_lab.jobs import MOST_THREADS
-from ctld_lab.records import RunDirectory, StudyDirectory
+from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
 
 INTERRUPTED = 130  # as shells say it
+WORDS = {"interrupted": "stopped"}
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,8 @@ def conclude(
 ) -> int:
     """Say what became of each; the exit code."""
     if len(states) > 1:
-        console.print(_count(states, before))
+        words = ("done before" if path in before else WORDS.get(state, state) for path, state in states.items())
+        say(console, f"runs: {', '.join(f'{count} {word}' for word, count in Counter(words).items())}")
     failed = [RunDirectory(path) for path, state in states.items() if state == "failed"]
     for run in failed:
         failure = run.failure()
@@ -183,27 +183,63 @@ def _unrecorded(run: RunDirectory) -> str:
     return f"its failure could not be written to {run.path}, where {free:,} bytes are free; make space"
 
 
-def _count(states: dict[Path, str], before: set[Path]) -> Table:
-    """One row for each role, method and variant."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for path, state in states.items():
-        config = RunDirectory(path).config()
-        label = " ".join(str(config[key]) for key in ("method", "variant") if config.get(key)) or str(
-            config.get("kind")
-        )
-        counts.setdefault((str(config.get("role", "")), label), Counter())[
-            state if path not in before else "before"
-        ] += 1
-    columns = {
-        "done": "done",
-        "before": "done before",
-        "failed": "failed",
-        "interrupted": "stopped",
-        "waiting": "waiting",
-    }
-    shown = [key for key in columns if key in ("done", "before") or any(count[key] for count in counts.values())]
-    table = plain_table("runs", "", *(columns[key] for key in shown), numeric=[columns[key] for key in shown])
-    for (role, label), count in counts.items():
-        numbers = (Text(str(count[key]), "red" if key == "failed" else "") if count[key] else "–" for key in shown)
-        table.add_row(role, label, *numbers)
-    return table
+# ---- ctld resume ----
+
+
+def resume_path(path: Path, machinery: Machinery, console: Console, *, data_dir: Path | None = None, again: str) -> int:
+    """A study or a run; the exit code."""
+    machinery.check()
+    if (path / "study.json").exists():
+        return _resume_study(path, machinery, console, data_dir=data_dir, again=again)
+    if (path / "config.json").exists():
+        use_data_dir(data_dir)
+        return _resume_run(RunDirectory(path), machinery, console, again=again)
+    raise Refusal(f"{path} is neither a study (no study.json) nor a run (no config.json)")
+
+
+def _resume_study(path: Path, machinery: Machinery, console: Console, *, data_dir: Path | None, again: str) -> int:
+    """Every command that was given to it, in order; the report comes once, at the end."""
+    try:
+        orders = [Order.from_command(command) for command in StudyDirectory(path).description()["commands"]]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        orders = []
+    if not orders:
+        raise RecordError(f"{path / 'study.json'} does not say which commands made it; give the command itself")
+    for order in orders:
+        if is_file(order.study):  # a record must not have us execute a file that it names
+            raise Refusal(
+                f"{path} was made by a study of one's own; give its command itself: {order.command()} --dir {path}"
+            )
+    code = 0
+    for index, order in enumerate(orders, start=1):
+        order = order if data_dir is None else order.in_data_dir(data_dir)
+        now = run_study(order, path, machinery, console, again=again, report=index == len(orders))
+        if now > 1:
+            return now
+        code = max(code, now)
+    return code
+
+
+def _resume_run(run: RunDirectory, machinery: Machinery, console: Console, *, again: str) -> int:
+    if run.result() is not None:
+        say(console, f"{run.path} is done")
+        return 0
+    run.config()
+    study = run.path.absolute().parent.parent
+    with locked(study if (study / "study.json").exists() else run.path):
+        states = machinery.alone().execute([run.path], console, run.name)
+    return conclude(states, set(), console, again=again)
+
+
+# ---- ctld demo ----
+
+
+def demonstrate(directory: Path, machinery: Machinery, console: Console, *, again: str, scale: str = "demo") -> int:
+    """The paper's two comparisons in miniature, and the report on them: 5,000 digits, the English of Python's manual."""
+    for study in ("sda", "charrnn"):
+        order = Order(study, scale, "sgd,adam,santa,ctld")
+        code = run_study(order, directory / study, machinery, console, again=again, report=False)
+        if code:
+            return code
+    overview.write_report(directory, console)
+    return 0

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,16 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import examples, plain_table, say, unknown
-from ctld_lab.executors.progress import Left, Rate, duration
+from ctld_lab.commands.options import bars, examples, flag, option, plain_table, say, unknown
+from ctld_lab.executors.progress import Rate, duration
 from ctld_lab.files import write_json
 
 if TYPE_CHECKING:
-    from ctld_lab.check.run import Settings
-    from ctld_lab.check.verdicts import Row
+    from ctld_lab.check import Row, Settings
 
 check_app = typer.Typer()
-SETTINGS = "What is checked"
 STEPS = {"gaussian": 80_000, "anisotropic": 120_000, "double-well": 320_000, "funnel": 160_000, "regression": 120_000}
 """Two minutes in all at 150 microseconds a step, three on a slower machine. Steps and no clock: a seed has one result."""
 THOROUGH = 7
@@ -45,146 +42,63 @@ STYLES = {"pass": "green", "fail": "bold red", "unconverged": "yellow"}
 )
 def check(
     lr: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum).",
-            rich_help_panel=SETTINGS,
-        ),
+        float, option("X", "lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum).")
     ] = 0.1,
-    momentum: Annotated[float, typer.Option(metavar="X", help="As in SGD.", rich_help_panel=SETTINGS)] = 0.9,
-    tempering: Annotated[
-        str,
-        typer.Option(
-            metavar="calibrated|paper|driven|constant", help="What moves the temperature.", rich_help_panel=SETTINGS
-        ),
-    ] = "calibrated",
-    integrator: Annotated[
-        str, typer.Option(metavar="baoab|euler|ubu", help="Of the parameters.", rich_help_panel=SETTINGS)
-    ] = "baoab",
-    dtype: Annotated[
-        str, typer.Option(metavar="float32|float64", help="Of the parameters.", rich_help_panel=SETTINGS)
-    ] = "float64",
-    device: Annotated[
-        str, typer.Option(metavar="cpu|cuda|...", help="Of the parameters.", rich_help_panel=SETTINGS)
-    ] = "cpu",
-    period: Annotated[
-        int, typer.Option(metavar="N", help="Steps of a period of driven tempering.", rich_help_panel=SETTINGS)
-    ] = 20_000,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Rows of a minibatch of the regression, which has 64.",
-            show_default="all",
-            rich_help_panel=SETTINGS,
-        ),
-    ] = None,
-    targets: Annotated[str | None, typer.Option(metavar="A,B,...", help="Which of them.", show_default="all")] = None,
-    thorough: Annotated[bool, typer.Option("--thorough", metavar="", help="Twenty minutes, smaller errors.")] = False,
-    tolerance: Annotated[
-        float, typer.Option(metavar="X", help="A bias below this share of the quantity's scale passes.")
-    ] = 0.02,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the noise.")] = 0,
-    output: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the table here too.", show_default=False)
-    ] = None,
+    momentum: Annotated[float, option("X", "As in SGD.")] = 0.9,
+    tempering: Annotated[str, option("calibrated|paper|driven|constant", "What moves the temperature.")] = "calibrated",
+    integrator: Annotated[str, option("baoab|euler|ubu", "Of the parameters.")] = "baoab",
+    dtype: Annotated[str, option("float32|float64", "Of the parameters.")] = "float64",
+    device: Annotated[str, option("cpu|cuda|...", "Of the parameters.")] = "cpu",
+    targets: Annotated[str | None, option("A,B,...", "Which of them.", "all")] = None,
+    thorough: Annotated[bool, flag("--thorough", "Twenty minutes, smaller errors.")] = False,
+    seed: Annotated[int, option("N", "Of the noise.")] = 0,
+    output: Annotated[Path | None, option("FILE", "Write the table here too.", False, name="--json")] = None,
     steps: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
-    from ctld_lab.check.run import Settings
-
-    settings = Settings(
-        lr=lr,
-        momentum=momentum,
-        tempering=tempering,
-        integrator=integrator,
-        dtype=dtype,
-        device=device,
-        seed=seed,
-        period=period,
-        batch=batch,
-    )
-    names = None if targets is None else [name.strip() for name in targets.split(",")]
-    code = check_settings(
-        settings, Console(), names=names, thorough=thorough, tolerance=tolerance, output=output, steps=steps
-    )
-    raise typer.Exit(code)
-
-
-def check_settings(
-    settings: "Settings",
-    console: Console,
-    *,
-    names: Sequence[str] | None = None,
-    thorough: bool = False,
-    tolerance: float = 0.02,
-    output: Path | None = None,
-    steps: int | None = None,
-) -> int:
-    """The exit code. `steps` are those of each target, in place of what is written above."""
     import torch
 
-    from ctld_lab.check.run import sample
-    from ctld_lab.check.verdicts import exit_code, judge, remedies
+    from ctld_lab.check import Settings, exit_code, judge, remedies, sample
     from ctld_lab.sampling.targets import CHECKED
 
-    chosen = list(CHECKED) if names is None else list(dict.fromkeys(names))
-    _refuse(settings, chosen, tolerance=tolerance, output=output, steps=steps)
+    settings = Settings(lr, momentum, tempering, integrator, dtype, device, seed)
+    chosen = list(CHECKED) if targets is None else list(dict.fromkeys(name.strip() for name in targets.split(",")))
+    _refuse(settings, chosen, output=output, steps=steps)
     lengths = {name: steps or STEPS[name] * (THOROUGH if thorough else 1) for name in chosen}
+    console = Console()
     rows: list[Row] = []
     notes: list[str] = []
     began = time.perf_counter()
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(bar_width=24),
-        progress.TaskProgressColumn(),
-        Rate(),
-        progress.TimeElapsedColumn(),
-        Left(),
-    )
-    with progress.Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bars:
-        task, done = bars.add_task("", total=sum(lengths.values())), 0
+    with bars(console, progress.TaskProgressColumn(), Rate()) as shown:
+        task, done = shown.add_task("", total=sum(lengths.values())), 0
         for name, length in lengths.items():
-            bars.update(task, description=name)
-            run = sample(name, settings, length, tell=partial(_advance, bars, task, done))
+
+            def tell(step: int, before: int = done, name: str = name) -> None:
+                shown.update(task, description=name, completed=before + step)
+
+            run = sample(name, settings, length, tell=tell)
             done += length
-            rows += judge(run, tolerance=tolerance)
+            rows += judge(run)
             notes += [f"{name}: {warning}" for warning in dict.fromkeys(run.warnings)]
             if not console.is_terminal:
                 say(console, f"done    {name}: {length:,} steps")
-    seconds = time.perf_counter() - began
+    seconds, code = time.perf_counter() - began, exit_code(rows)
     _show(rows, console)
-    for line in [*notes, *remedies(rows, settings)]:
-        say(console, line)
     counts = {verdict: sum(row.verdict == verdict for row in rows) for verdict in STYLES}
     summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    say(console, f"{summary}; {sum(lengths.values()):,} steps, {duration(seconds)}")
+    ended = f"{summary}; {sum(lengths.values()):,} steps, {duration(seconds)}"
+    for line in [*notes, *remedies(rows, settings), ended]:
+        say(console, line)
     if output is not None:
-        write_json(
-            output,
-            {
-                "settings": asdict(settings),
-                "steps": lengths,
-                "tolerance": tolerance,
-                "torch": str(torch.__version__),
-                "seconds": round(seconds, 1),
-                "rows": [asdict(row) for row in rows],
-                "exit_code": exit_code(rows),
-            },
-        )
-    return exit_code(rows)
+        made = {"settings": asdict(settings), "steps": lengths, "torch": str(torch.__version__)}
+        told = {"seconds": round(seconds, 1), "rows": [asdict(row) for row in rows], "exit_code": code}
+        write_json(output, made | told)
+    raise typer.Exit(code)
 
 
-def _advance(bars: progress.Progress, task: progress.TaskID, before: int, step: int) -> None:
-    bars.update(task, completed=before + step)
-
-
-def _refuse(
-    settings: "Settings", names: Sequence[str], *, tolerance: float, output: Path | None, steps: int | None
-) -> None:
+def _refuse(settings: "Settings", names: Sequence[str], *, output: Path | None, steps: int | None) -> None:
     import torch
 
-    from ctld_lab.check.run import DTYPES, INTEGRATORS, TEMPERINGS
+    from ctld_lab.check import DTYPES, INTEGRATORS, TEMPERINGS
     from ctld_lab.sampling.targets import CHECKED
 
     choices: tuple[tuple[str, str, Any], ...] = (
@@ -202,16 +116,10 @@ def _refuse(
         raise Refusal(f"--momentum {settings.momentum:g}: give a number from 0 to below 1")
     if settings.integrator == "ubu" and not settings.momentum:
         raise Refusal("--integrator ubu needs a --momentum above 0")
-    if not 0 < tolerance < 1:
-        raise Refusal(f"--tolerance {tolerance:g}: give a share between 0 and 1")
     if settings.seed < 0:
         raise Refusal(f"--seed {settings.seed}: give 0 or more")
-    if settings.period < 1:
-        raise Refusal(f"--period {settings.period}: give a number of steps, 1 or more")
     if steps is not None and steps < FEWEST:
         raise Refusal(f"--steps {steps}: give {FEWEST} or more")
-    if settings.batch is not None:
-        _refuse_batch(settings.batch, names)
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise Refusal(f"--json {output}: give a file in a directory that exists")
     try:
@@ -221,16 +129,6 @@ def _refuse(
         raise Refusal(
             f"--device {settings.device} with --dtype {settings.dtype} cannot be used here: {first}"
         ) from error
-
-
-def _refuse_batch(batch: int, names: Sequence[str]) -> None:
-    if "regression" not in names:
-        raise Refusal("--batch is for the regression: name it in --targets, or leave --batch out")
-    from ctld_lab.sampling.targets import build
-
-    rows = build("regression").rows
-    if not 1 <= batch <= rows:
-        raise Refusal(f"--batch {batch}: the regression has {rows} rows; give 1 to {rows}")
 
 
 def _show(rows: "Sequence[Row]", console: Console) -> None:

@@ -6,70 +6,69 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.executors import ENGINES
+from ctld_lab.executors.progress import Left
 from ctld_lab.files import printable
 
 PANEL = "How it executes"
 
+
+def option(
+    metavar: str, words: str, default: bool | str = True, *, name: str | None = None, panel: str | None = None
+) -> Any:
+    """An option of a command: what it takes, what it is for, and how its default is shown."""
+    names = () if name is None else (name,)
+    return typer.Option(*names, metavar=metavar, help=words, show_default=default, rich_help_panel=panel)
+
+
+def flag(name: str, words: str) -> Any:
+    return option("", words, name=name)
+
+
 Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="|".join(ENGINES),
-        help="Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
-        show_default="pool; local with one worker",
-        rich_help_panel=PANEL,
+    option(
+        "|".join(ENGINES),
+        "Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
+        "pool; local with one worker",
+        panel=PANEL,
     ),
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Runs at a time.",
-        show_default="one per core; 1 with --ranks",
-        rich_help_panel=PANEL,
-    ),
-]
+Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core; 1 with --ranks", panel=PANEL)]
 Threads = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
-        show_default="cores / workers / ranks",
-        rich_help_panel=PANEL,
+    option(
+        "N",
+        "Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
+        "cores / workers / ranks",
+        panel=PANEL,
     ),
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Processes that train each run together, data-parallel. A run may go on on another number.",
-        show_default="1",
-        rich_help_panel=PANEL,
+    option(
+        "N",
+        "Processes that train each run together, data-parallel. A run may go on on another number.",
+        "1",
+        panel=PANEL,
     ),
 ]
 RayAddress = Annotated[
     str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="A Ray cluster that is there, whose machines share the directory.",
-        show_default="one on this machine",
-        rich_help_panel=PANEL,
+    option(
+        "ADDRESS",
+        "A Ray cluster that is there, whose machines share the directory.",
+        "one on this machine",
+        panel=PANEL,
     ),
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Where data sets lie.",
-        show_default="$CTLD_DATA, then the user's cache",
-    ),
-]
-StudyPath = Annotated[Path, typer.Argument(metavar="DIR", help="A directory that ctld run has made.")]
+DataDir = Annotated[Path | None, option("DIR", "Where data sets lie.", "$CTLD_DATA, then the user's cache")]
 
 
 def examples(*lines: str) -> str:
@@ -110,3 +109,10 @@ def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
     return table
+
+
+def bars(console: Console, *columns: progress.ProgressColumn) -> progress.Progress:
+    """What shows how far a command is, where there is a terminal; with these columns after the bar."""
+    shown = (progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), *columns)
+    ends = (progress.TimeElapsedColumn(), Left())
+    return progress.Progress(*shown, *ends, console=console, disable=not console.is_terminal, transient=True)

@@ -1,6 +1,5 @@
-"""`ctld list`, `report`, `compare` and `tensorboard`: what there is and what came out. Records only, no torch."""
+"""`ctld report`, `compare` and what `--tensorboard` writes: what came out. Records only, no torch."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.lock import holder
 from ctld_lab.commands.options import plain_table, say
-from ctld_lab.executors.progress import total_steps
 from ctld_lab.records import RecordError, StudyDirectory, find_studies
 
 
@@ -23,58 +20,6 @@ def study_in(path: Path) -> StudyDirectory:
     below = ", ".join(str(study.path) for study in find_studies(path))
     hint = f"; below it: {below}" if below else '; "ctld run" makes one, "ctld list" finds them'
     raise Refusal(f"{path} holds no study (no study.json){hint}")
-
-
-# ---- ctld list ----
-
-
-def list_all(root: Path, console: Console) -> None:
-    from ctld_lab import studies
-
-    known = plain_table("study", "what it rebuilds")
-    for name, line in studies.names().items():
-        known.add_row(name, line)
-    console.print(known)
-    found = find_studies(root)
-    if not found:
-        say(console, f"no study in {root} yet: ctld run NAME")
-        return
-    table = plain_table("directory", "study", "runs done", "failed", "state", numeric=("runs done", "failed"))
-    for study in found:
-        table.add_row(*_row(study))
-    console.print(table)
-
-
-def _row(study: StudyDirectory) -> tuple[Text, ...]:
-    """A record that cannot be read is told in its row; the other rows are as good as ever."""
-    path = Text(str(study.path), overflow="fold")
-    live = holder(study.path) is not None
-    try:
-        description = study.description()
-        states: Counter[str] = Counter()
-        done = total = 0
-        for run in study.runs():
-            state = run.state()
-            states[state] += 1
-            told = run.progress()
-            steps = total_steps(run.config()) or int(told.get("steps", 1))
-            total += steps
-            done += steps if state == "done" else min(steps, int(told.get("step", 0)))
-    except (RecordError, TypeError, ValueError) as error:
-        return path, Text("?"), Text("–"), Text("–"), Text(str(error), style="red")
-    count, failed = states.total(), states["failed"]
-    percent = f"{100 * done / total:.0f} %" if total else "0 %"
-    if live:
-        now = Text(f"live, {percent}", style="green")
-    elif count and states["done"] == count:
-        now = Text("done")
-    else:
-        now = Text(f"stopped, {percent}")
-    name = f"{description.get('study')}, {description.get('scale')}"
-    return path, Text(name), Text(f"{states['done']}/{count}"), Text(str(failed), style="red" if failed else ""), now
-
-
-# ---- ctld report, compare, tensorboard ----
 
 
 def write_report(path: Path, console: Console, output: Path | None = None) -> None:
@@ -137,28 +82,37 @@ def _label(title: str, variant: str, point: dict[str, Any]) -> str:
 
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
-    from ctld_lab.report.tables import compare, unlike
+    """Rows that at least two of the directories have; over the seeds that both have, against the first."""
+    from ctld_lab.report.statistics import NOTHING, word
+    from ctld_lab.report.tables import difference, final_table
     from ctld_lab.report.wording import show_estimate
 
     if len(paths) < 2:
         raise Refusal("give at least two directories to compare")
-    for path in paths:
-        study_in(path)
-    differing = unlike(paths)
+    descriptions = [study_in(path).description() for path in paths]
+    for description in descriptions:  # a text of the user's may lie elsewhere; its digest says what it is
+        description["data"] = {name: x for name, x in (description.get("data") or {}).items() if name != "path"}
+    first, keys = descriptions[0], ("study", "scale", "data", "settings")
+    differing = [key for key in keys if any(each.get(key) != first.get(key) for each in descriptions)]
     if "study" in differing:
-        raise Refusal(f"{' and '.join(map(str, paths))} hold different studies: {differing['study']}")
-    comparisons = compare(paths)
-    if not comparisons:
+        names = " against ".join(str(description.get("study")) for description in descriptions)
+        raise Refusal(f"{' and '.join(map(str, paths))} hold different studies: {names}")
+    tables = [{_label(row.title, row.variant, row.point): row for row in final_table(path)} for path in paths]
+    shared = [x for x in dict.fromkeys(x for rows in tables for x in rows) if sum(x in rows for rows in tables) > 1]
+    if not shared:
         raise RecordError(f"{' and '.join(map(str, paths))} have no finished method in common")
-    metrics = shown(row.metric for row in comparisons)
+    metrics = shown(metric for rows in tables for row in rows.values() for metric in row.metrics)
     headings = [f"({index})" for index in range(1, len(paths) + 1)]
     table = plain_table("method", "metric", *headings, numeric=headings)
-    for row in comparisons:
-        if row.metric in metrics:
-            cells = [show_estimate(estimate) for estimate in row.estimates]
-            for index, verdict in enumerate(() if differing else row.verdicts, start=1):
-                cells[index] += f" {verdict}" if verdict != "unknown" else " ?"
-            table.add_row(_label(row.title, row.variant, row.point), row.metric, *cells)
+    for label in shared:
+        rows = [each.get(label) for each in tables]
+        for metric in metrics:
+            estimates = [row.estimate(metric) if row else NOTHING for row in rows]
+            cells = [show_estimate(estimate) for estimate in estimates]
+            for index, row in enumerate(() if differing else rows[1:], start=1):
+                change = difference(row, rows[0], metric) if row and rows[0] else NOTHING
+                cells[index] += f" {word(change, estimates[0].mean) or '?'}"
+            table.add_row(label, metric, *cells)
     if not differing:
         table.caption = (
             "lower, higher: against (1) over the seeds that both have, at 95 %; tie: within 5 % of (1); undecided: neither; "
@@ -168,9 +122,10 @@ def print_comparison(paths: Sequence[Path], console: Console) -> None:
     for heading, path in zip(headings, paths, strict=True):
         say(console, f"{heading} {path}")
     if differing:
-        told = "\n".join(f"  {key}: {words}" for key, words in differing.items())
-        sentence = f"These are not the same experiment, so nothing is said of lower or higher. They differ in\n{told}"
-        say(console, sentence)
+        say(
+            console,
+            f"These are not the same experiment: they differ in {', '.join(differing)}, so nothing is said of lower or higher",
+        )
 
 
 def write_tensorboard(study: StudyDirectory, console: Console) -> None:

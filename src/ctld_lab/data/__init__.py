@@ -6,11 +6,10 @@ cache folder, in this order. Whatever is wrong with a file, the error is a `Data
 """
 
 from ctld_lab.data.download import Progress, fetch
-from ctld_lab.data.errors import DataError
 from ctld_lab.data.inventory import FileCheck, Status, status, verify
 from ctld_lab.data.load import Images, Text, identify, load_images, load_text, load_text_file
 from ctld_lab.data.locate import search_path
-from ctld_lab.data.table import DATASETS, DataFile, DataSet, Download
+from ctld_lab.data.table import DATASETS, DataError, DataFile, DataSet, Download
 
 __all__ = [
     "DATASETS",

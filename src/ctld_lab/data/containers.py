@@ -19,7 +19,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.data.errors import DataError
+from ctld_lab.data.table import DataError
 
 CHUNK = 2**20  # bytes
 # gzip and deflate add a thousandth at most to bytes that do not compress; headers and names fit into the rest.

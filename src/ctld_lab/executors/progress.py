@@ -126,21 +126,19 @@ class Left(progress.TimeRemainingColumn):
 
 
 class Display:
-    """On a terminal: one bar over all runs, and one for each live run. Elsewhere: one line for each run that has ended."""
+    """On a terminal: one bar over all runs, with the rate and the time left. Everywhere: a line for each run that has ended."""
 
     def __init__(self, paths: Sequence[Path], console: Console, *, title: str, control: Control) -> None:
         self._runs = [Watched(path) for path in paths]
-        self._console = console
-        self._title = title
-        self._control = control
+        self._console, self._title, self._control = console, title, control
         self._said_stopping = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._repeat, daemon=True)
         self._bars = progress.Progress(
-            progress.TextColumn("{task.description}", table_column=_column(max_width=32)),
+            progress.TextColumn("{task.description}"),
             progress.BarColumn(bar_width=14),
             progress.TaskProgressColumn(),
-            Rate(table_column=_column(justify="right")),
+            Rate(),
             progress.TimeElapsedColumn(),
             Left(),
             console=console,
@@ -149,8 +147,7 @@ class Display:
             transient=True,
             speed_estimate_period=60.0,
         )
-        self._overall = self._bars.add_task(escape(title), completed=sum(run.completed for run in self._runs))
-        self._tasks: dict[str, progress.TaskID] = {}
+        self._task = self._bars.add_task(escape(title), completed=sum(run.completed for run in self._runs))
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -170,37 +167,18 @@ class Display:
             self._update()
 
     def _update(self) -> None:
-        for run in self._runs:
-            if run.look() and (run.failed or not self._console.is_terminal):
-                self._print(describe(run))
-            self._show(run)
-        ended = sum(run.done for run in self._runs)
+        lines = [describe(run) for run in self._runs if run.look()]
         if self._control.stopping and not self._said_stopping:
             self._said_stopping = True
-            self._print("stopping after a checkpoint; once more to kill")
+            lines.append("stopping after a checkpoint; once more to kill")
+        for line in lines:
+            self._console.print(Text(printable(line)), soft_wrap=True)
+        ended, live = sum(run.done for run in self._runs), [run.directory.name for run in self._runs if run.live]
+        now = f": {', '.join(live[:2])}{' …' if len(live) > 2 else ''}" if live else ""
         self._bars.update(
-            self._overall,
+            self._task,
             total=sum(run.total for run in self._runs),
             completed=sum(run.completed for run in self._runs),
-            description=f"[bold]{escape(self._title)}[/] {ended}/{len(self._runs)} runs",
+            description=f"[bold]{escape(self._title)}[/] {ended}/{len(self._runs)} runs{escape(now)}",
         )
         self._bars.refresh()
-
-    def _show(self, run: Watched) -> None:
-        """Its bar is there as long as it is live."""
-        name = run.directory.name
-        if run.live and name not in self._tasks:
-            self._tasks[name] = self._bars.add_task(escape(name), total=run.total, completed=run.completed)
-        elif name in self._tasks and run.live:
-            self._bars.update(self._tasks[name], total=run.total, completed=run.completed)
-        elif name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(name))
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(printable(line)), soft_wrap=True)
-
-
-def _column(**options: Any) -> Any:
-    from rich.table import Column
-
-    return Column(no_wrap=True, **options)

@@ -121,7 +121,12 @@ def work_as_rank(pipe: Connection, threads: int, rank: int, size: int, meeting: 
     control = RankControl()
     store: Any = None
     presence = _enter(Path(meeting).parent)
-    for number, path in enumerate(pool.orders(pipe, control)):
+
+    def leave() -> None:
+        if _orphaned() and _last(presence):  # then nobody else removes it
+            shutil.rmtree(Path(meeting).parent, ignore_errors=True)
+
+    for number, path in enumerate(pool.orders(pipe, control, leave)):
         if store is None and _orphaned():
             break  # the others may have gone, and the directory with them: torch would look for it for minutes
         import torch.distributed as dist
@@ -138,8 +143,7 @@ def work_as_rank(pipe: Connection, threads: int, rank: int, size: int, meeting: 
             pipe.send((state, control.failure))
         except OSError:
             break
-    if _orphaned() and _last(presence):  # then nobody else removes it
-        shutil.rmtree(Path(meeting).parent, ignore_errors=True)
+    leave()
     os._exit(0)  # taking torch apart would last a second
 
 

@@ -9,9 +9,10 @@ import pandas as pd
 
 from ctld_lab.report.plots import BLUE, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import RunRecord, StudyRecord
-from ctld_lab.report.sections import Prose
+from ctld_lab.report.sections import Prose, picture
 from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate, estimate
+from ctld_lab.report.tables import final_table
 
 WIDTHS = {"sgd": 0.9, "ctld": 2.0}  # curves that tie lie on each other
 CEILING = 3.0  # times the median start: above it a curve has exploded
@@ -48,7 +49,7 @@ def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[list
 def curves_frame(study: StudyRecord, variants: Iterable[str], metrics: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """Of these (split, metric); or as it was published."""
     if study.published:
-        return study.tables.get("curves", pd.DataFrame(columns=TABLES["curves"]))
+        return study.table("curves")
     lines = []
     for variant in variants:
         for split, metric in metrics:
@@ -97,12 +98,12 @@ def curves_plot(
     study: StudyRecord, name: str, caption: str, panels: Sequence[Panel], frame: pd.DataFrame, **more: Any
 ) -> list[Plot]:
     """None before anything was evaluated. Of a study that was published without its curves, the picture of them."""
-    picture = study.directory.path.parent / "figures" / f"{study.directory.path.resolve().name}-{name}.png"
     if not frame.empty:
+        absent = [study.title(x) for x in study.methods if x not in set(frame["method"])]
+        partial = list(dict.fromkeys(x.title for x in final_table(study) if not x.done and x.title not in absent))
+        caption = f"{caption} {Prose('common')('so_far', absent=absent, partial=partial)}".strip()
         return [Plot(name, caption, panels, keys(study), **more)]
-    if study.published and picture.is_file():
-        return [Plot(name, f"{caption} {Prose('common')('picture')}", (), image=picture.read_bytes())]
-    return []
+    return picture(study, name, caption)
 
 
 def traced_run(study: StudyRecord) -> RunRecord | None:
@@ -113,16 +114,15 @@ def traced_run(study: StudyRecord) -> RunRecord | None:
 
 def trace_frame(study: StudyRecord) -> pd.DataFrame:
     """1/g(α) in the last stage that was traced."""
-    columns = TABLES["trace"]
     run = traced_run(study)
     if run is None:
-        return study.tables.get("trace", pd.DataFrame(columns=columns))
+        return study.table("trace")
     stage = max(line.get("stage", 1) for line in run.trace)
     before = sum(run.stages[: stage - 1])
     lines = [line for line in run.trace if line.get("stage", 1) == stage]
     return pd.DataFrame(
         [[stage, x.get("step", math.nan) - before, x.get("temperature_ratio", math.nan)] for x in lines],
-        columns=columns,
+        columns=TABLES["trace"],
     )
 
 

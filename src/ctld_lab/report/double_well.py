@@ -1,16 +1,19 @@
-"""Theorem 1 where the answer is known: exactness of the sampler on a double well. For Theorem 2 see `theorem`."""
+"""The double well: exactness of the paper's sampler by dimension (Theorem 1), and the rates of Theorem 2 measured."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ctld_lab.report import theorem
-from ctld_lab.report.plots import BLACK, COLOURS, NAMES, Key, Panel, Plot, Series
+import numpy as np
+import pandas as pd
+
+from ctld_lab.report.plots import BLACK, BLUE, COLOURS, GREY, LOG, NAMES, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import Content, Prose, Table, cells, value_cell
-from ctld_lab.report.statistics import Estimate
+from ctld_lab.report.sections import Content, Prose, Table, cells, picture, value_cell
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
 from ctld_lab.report.temperature import UNIFORM_SHARE
-from ctld_lab.report.wording import show
+from ctld_lab.report.wording import PLUS_MINUS, show, show_setting
 
 RATE = "crossings per 100,000 steps"
 KEYS = {
@@ -18,31 +21,56 @@ KEYS = {
     "untempered": Key("untempered Langevin dynamics", BLACK, marker="s", line=False),
 }
 SHOWN = ("kinetic_temperature", "mean_square", "total_variation", "cold_share", "crossings")
+TEMPERINGS = {
+    "none": Key("no tempering", BLACK, marker="s"),
+    "paper": Key("the paper's tempering", BLUE, marker="o"),
+    "fixed": Key("tempering of the largest η", VERMILION, marker="^"),
+}
+BOUND = Key("rate of the bound: 1/(Lη), or η", GREY, dashes=(3.0, 2.0))
+LARGEST_MISFIT = 4.0  # χ² per degree of freedom; above it there is no such law
+SLOPES, POINTS = TABLES["theorem"], TABLES["theorem-points"]
+QUANTITIES = {
+    "decaying_bias": "decaying bias", "decaying_mse": "decaying MSE", "decaying_variance": "decaying variance",
+    "limit": "bias left", "cold_limit": "bias left at g = 1",
+}  # fmt: skip
+PANELS = {
+    "decaying_bias": ("Bias: the part that decays", "number of steps L", "|bias|"),
+    "decaying_mse": ("MSE: the part that decays", "number of steps L", "mean square error"),
+    "limit": ("Bias of sampling that stays", "step size η", "|bias|"),
+    "cold_limit": ("The same at g = 1 alone", "step size η", "|bias|"),
+}
 
 
 def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.method.startswith("d = ")]
     done = [row for row in rows if row.done]
-    found = Content(data={"seeds": seeds_frame(rows)})
     exact = {
         "kinetic_temperature": _exact(study, rows, "kinetic_target"),
         "mean_square": _exact(study, rows, "mean_square_exact"),
     }
-    prose = Prose("double_well", claims=_claims(done, exact), rates=_rates(done))
+    slopes, points = _frames(study)
+    found = Content(data={"seeds": seeds_frame(rows)})
+    prose = Prose(
+        "double_well", rows=[row for row in done if row.variant == "tempered"], exact=exact, slopes=len(slopes)
+    )
+    found.summary += prose.paragraphs("summary")
     if done:
-        found.summary += prose.paragraphs("summary")
         panels = [
             _panel(done, "Kinetic temperature at g = 1", "kinetic_temperature", "rᵀr/d", exact["kinetic_temperature"]),
             _panel(done, "Second moment ⟨x²⟩ at g = 1", "mean_square", "⟨x²⟩", exact["mean_square"]),
             _panel(done, "Crossings between the wells", RATE, "per 100,000 steps", math.nan),
         ]
         found.plots.append(Plot("exactness", prose("caption"), panels, list(KEYS.values())))
-    elif not any(run.kind == "theorem" and run.state == "done" for run in study.finals):
-        found.summary += prose.paragraphs("nothing")
     if rows:
-        found.tables.append(_table(study, rows, exact, prose))
-    theorem.add(study, found)
+        found.tables.append(_exactness(study, rows, exact, prose))
+    found.plots += _theorem_plot(study, points, prose("theorem_caption"))
+    found.data["theorem-points"] = points
+    if not (slopes.empty and points.empty):
+        found.tables.append(_theorem_table(slopes, prose))
     return found
+
+
+# ---- Theorem 1 ----
 
 
 def dimensions(row: Row) -> int:
@@ -52,34 +80,6 @@ def dimensions(row: Row) -> int:
 def _exact(study: StudyRecord, rows: Sequence[Row], name: str) -> float:
     known = [float(run.result[name]) for run in study.finals if name in run.result]
     return next(iter(known), next((row.estimate(name).mean for row in rows if name in row.metrics), math.nan))
-
-
-def _claims(rows: Sequence[Row], exact: dict[str, float]) -> list[dict[str, object]]:
-    """Off by chance or not, by dimension, under the paper's tempering."""
-    tempered = [row for row in rows if row.variant == "tempered"]
-    words = {"kinetic_temperature": "kinetic temperature at g = 1", "mean_square": "⟨x²⟩ at g = 1"}
-    return [
-        {
-            "metric": metric, "words": words[metric], "exact": value, "tempered": tempered,
-            "wrong": [row for row in tempered if _differs(row.estimate(metric), value)],
-            "known": [row for row in tempered if row.estimate(metric).half_width is not None],
-        }
-        for metric, value in exact.items()
-    ]  # fmt: skip
-
-
-def _differs(found: Estimate, exact: float) -> bool:
-    return found.low is not None and found.high is not None and not found.low <= exact <= found.high
-
-
-def _rates(rows: Sequence[Row]) -> list[tuple[str, float]]:
-    """How much more often the wells are crossed."""
-    found = []
-    for row in rows:
-        other = next((x for x in rows if x.method == row.method and x.variant == "untempered"), None)
-        if row.variant == "tempered" and other and other.estimate(RATE).mean > 0:
-            found.append((row.title, row.estimate(RATE).mean / other.estimate(RATE).mean))
-    return found
 
 
 def _panel(rows: Sequence[Row], title: str, metric: str, ylabel: str, exact: float) -> Panel:
@@ -93,18 +93,8 @@ def _panel(rows: Sequence[Row], title: str, metric: str, ylabel: str, exact: flo
     return Panel(title, series, "dimensions d", ylabel, x=NAMES, names=names, lines=[("y", exact)])
 
 
-def _table(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float], prose: Prose) -> Table:
-    columns = [
-        "Dimensions",
-        "Tempering",
-        "Kinetic temperature",
-        "⟨x²⟩",
-        "TV of α",
-        "Share at g = 1",
-        "Crossings",
-        "Steps",
-        "Runs",
-    ]
+def _exactness(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float], prose: Prose) -> Table:
+    columns = ["Dimensions", "Tempering", "Kinetic temperature", "⟨x²⟩", "TV of α", "Share at g = 1", "Crossings"]
     steps = {run.config.get("dimensions"): run.config.get("steps") for run in study.finals if run.kind == "double_well"}
     body = []
     for row in sorted(rows, key=lambda row: (dimensions(row), row.variant)):
@@ -116,5 +106,97 @@ def _table(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float], pro
         body.append(cells(f"{dimensions(row):,}", row.variant, *texts, row.state))
     ideal = [show(exact["kinetic_temperature"]), show(exact["mean_square"]), "0", show(UNIFORM_SHARE, 3)]
     body.append(cells("exact", "", *ideal, "", "", ""))
-    caption = "Exactness and exploration by dimension"
-    return Table("exactness", caption, columns, body, final_frame(rows), prose.paragraphs("notes"))
+    caption, notes = "Exactness and exploration by dimension", prose.paragraphs("notes")
+    return Table("exactness", caption, [*columns, "Steps", "Runs"], body, final_frame(rows), notes)
+
+
+# ---- Theorem 2 ----
+
+
+def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Slopes and points."""
+    if study.published:
+        return study.table("theorem"), study.table("theorem-points")
+    slopes: list[list[Any]] = []
+    points: list[list[Any]] = []
+    runs = [x for x in study.finals if x.kind == "theorem" and x.state == "done" and x.result.get("step_sizes")]
+    order = [*TEMPERINGS]
+    runs.sort(key=lambda run: [*order, run.config.get("tempering")].index(run.config.get("tempering")))
+    for variant, variable in (("steps", "L"), ("step_size", "η")):
+        for run in (run for run in runs if run.variant == variant):
+            tempering, sizes = str(run.config.get("tempering", "none")), run.result["step_sizes"]
+            whole = variable == "η"
+            fits = run.result.get("slopes", {}) if whole else sizes[0].get("slopes", {})
+            numbers = ("slope", "error", "bound", "from", "to", "misfit")
+            slopes += [
+                [tempering, name, variable, *(fit.get(x, math.nan) for x in numbers)] for name, fit in fits.items()
+            ]
+            lines = sizes if whole else sizes[0].get("lengths", [])
+            at, names = ("step_size", tuple(PANELS)[2:]) if whole else ("steps", tuple(PANELS)[:2])
+            points += [
+                [tempering, name, variable, line.get(at), line.get(name), line.get(f"{name}_error")]
+                for name in names
+                for line in lines
+                if name in line
+            ]
+    return pd.DataFrame(slopes, columns=SLOPES), pd.DataFrame(points, columns=POINTS)
+
+
+def _theorem_plot(study: StudyRecord, points: pd.DataFrame, caption: str) -> list[Plot]:
+    if points.empty:
+        return picture(study, "theorem", caption)
+    keys = [_key(tempering) for tempering in dict.fromkeys(points["tempering"])]
+    panels = []
+    for quantity, (title, xlabel, ylabel) in PANELS.items():
+        chosen = points[points["quantity"] == quantity].dropna(subset=["at", "value"])
+        series = []
+        for tempering, part in chosen.groupby("tempering", sort=False):
+            own = part.sort_values("at")
+            value, half = own["value"].abs(), 1.96 * own["standard_error"]
+            low, high = (value - half).tolist(), (value + half).tolist()
+            series.append(Series(_key(str(tempering)), own["at"].tolist(), value.tolist(), low, high, width=0.8))
+        series += _rate(chosen, -1.0 if "steps" in xlabel else 1.0)
+        words = "no such run is finished"
+        panels.append(Panel(title, series, xlabel, ylabel, x=LOG, y=LOG, words=words))
+    return [Plot("theorem", caption, panels, [*keys, BOUND], columns=2)]
+
+
+def _key(tempering: str) -> Key:
+    return TEMPERINGS.get(tempering, Key(tempering, GREY, marker="x"))
+
+
+def _rate(points: pd.DataFrame, exponent: float) -> list[Series]:
+    """A line of the theorem's slope; the factor of a bound is unknown.
+
+    Against L it lies above all points, as a bound must. Against η it starts above the largest step size: a bias that stays
+    when η becomes small then crosses it.
+    """
+    if points.empty:
+        return []
+    x = np.array(sorted(set(points["at"])))
+    anchors = points if exponent < 0 else points[points["at"] == x[-1]]
+    factor = 1.4 * float((anchors["value"].abs() / anchors["at"] ** exponent).max())
+    return [Series(BOUND, x.tolist(), (factor * x**exponent).tolist(), width=1.0)]
+
+
+def beside(slope: Mapping[str, Any]) -> str:
+    """How an exponent stands to that of the bound."""
+    value, error, bound = slope["slope"], slope["standard_error"], slope["bound"]
+    if not math.isfinite(value) or slope["misfit"] > LARGEST_MISFIT:
+        return "no power"
+    if abs(value - bound) <= 1.96 * error:
+        return "as in the bound"
+    return "the other way" if value * bound < 0 else "faster" if abs(value) > abs(bound) else "more slowly"
+
+
+def _theorem_table(slopes: pd.DataFrame, prose: Prose) -> Table:
+    body = []
+    for _, line in slopes.iterrows():
+        power = f"{line['slope']:.2f}{PLUS_MINUS}{1.96 * line['standard_error']:.2f}".replace("-", "−")
+        power = power if math.isfinite(line["slope"]) else "none found"
+        limits = f"{show_setting(line['from'])} to {show_setting(line['to'])}"
+        bound = f"{line['bound']:g}".replace("-", "−")
+        names = [_key(line["tempering"]).label, QUANTITIES.get(line["quantity"], line["quantity"])]
+        body.append(cells(*names, line["variable"], power, bound, beside(line), limits, show(line["misfit"], 2)))
+    columns = ["Tempering", "Quantity", "Against", "Exponent", "Theorem", "Falls", "Fitted over", "χ² per degree"]
+    return Table("theorem", "Exponents of Theorem 2", columns, body, slopes, prose.paragraphs("theorem_notes"))

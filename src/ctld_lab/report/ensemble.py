@@ -2,18 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, LOG, ORANGE, VERMILION, Key, Panel, Plot, Series
-from ctld_lab.report.ranking import verdict
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell
+from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell, verdict
 from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
-from ctld_lab.report.tables import Row, difference, final_frame, final_table, said, seeds_frame
+from ctld_lab.report.tables import Row, difference, final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import show, show_estimate, show_setting
 
 CURVE = "curve"  # the variant of the runs against T
@@ -127,7 +125,7 @@ def _edges(study: StudyRecord, name: str) -> list[str]:
 def _differences(study: StudyRecord, workloads: dict[str, dict[str, Row]]) -> Differences:
     """(workload, one, other, metric) → the difference and its word. Published ones are paired, and taken as they are."""
     stored = {}
-    for _, line in study.tables.get("differences", pd.DataFrame(columns=DIFFERENCES)).iterrows():
+    for _, line in study.table("differences").iterrows():
         if line["count"] > 1:
             numbers = Estimate(line["mean"], line["low"], line["high"], int(line["count"]))
             stored[line["workload"], line["one"], line["other"], line["metric"]] = numbers
@@ -162,17 +160,6 @@ def _difference_table(study: StudyRecord, workloads: Sequence[str], differences:
 # ---- against T ----
 
 
-@dataclass(frozen=True)
-class Curve:
-    """One method against T, and how each of its points stands to T = 0 and to the constant temperature: word → temperatures."""
-
-    title: str
-    best: Row
-    points: int
-    beside_cold: dict[str, list[str]]
-    beside_constant: dict[str, list[str]]
-
-
 def _temperature(row: Row) -> float:
     return float(row.point.get("T", math.nan))
 
@@ -184,18 +171,7 @@ def _add_curve(study: StudyRecord, rows: Sequence[Row], prose: Prose, found: Con
     by_method = {x: sorted((r for r in rows if r.method == x and r.point), key=_temperature) for x in STYLES}
     curves = {method: points for method, points in by_method.items() if points}
     references = {row.method: row for row in rows if row.method in LINES and not row.point}
-    constant = {_temperature(row): row for row in curves.get(CONSTANT, ())}
     cold = references.get(COLD)
-    told = []
-    for method, points in curves.items():
-        finished = [row for row in points if row.estimate(NLL).count and not row.diverged]
-        if finished:
-            best = min(finished, key=lambda row: row.estimate(NLL).mean)
-            others = {} if method == CONSTANT else _sorted(points, [constant.get(_temperature(row)) for row in points])
-            told.append(
-                Curve(study.title(method), best, len(points), _sorted(finished, [cold] * len(finished)), others)
-            )
-    found.summary += prose.paragraphs("curve", curves=told)
     seeds = max((row.estimate(NLL).count for row in rows), default=0)
     panels = [_panel(study, curves, references)]
     paired = cold is not None and seeds > 1
@@ -205,21 +181,6 @@ def _add_curve(study: StudyRecord, rows: Sequence[Row], prose: Prose, found: Con
     caption = prose("curve_caption", seeds=seeds, paired=paired)
     found.plots.append(Plot("temperature-curve", caption, panels, keys, columns=2, size=(3.8, 2.9)))
     found.tables.append(_curve_table(rows))
-
-
-def _sorted(rows: Sequence[Row], others: Sequence[Row | None]) -> dict[str, list[str]]:
-    """word → temperatures. What diverged is higher than what did not; unknown ones are left out."""
-    found: dict[str, list[str]] = {}
-    for row, other in zip(rows, others, strict=True):
-        if other is None or not row.done or not other.done:
-            continue
-        if row.diverged or other.diverged:
-            kind = "" if row.diverged and other.diverged else HIGHER if row.diverged else LOWER
-        else:
-            kind = said(row, other, NLL)
-        found.setdefault(kind, []).append(show_setting(_temperature(row)))
-    found.pop("", None)
-    return found
 
 
 def _key(study: StudyRecord, method: str) -> Key:

@@ -13,8 +13,7 @@ import jinja2
 from markupsafe import Markup
 
 from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
-from ctld_lab.report import charrnn, double_well, ensemble, flatness, sda, sensitivity, temperings, timing
-from ctld_lab.report.flatness_records import Flatness, read_flatness
+from ctld_lab.report import double_well, ensemble, flatness, methods, sensitivity, temperings, timing
 from ctld_lab.report.plots import Plot, as_data, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
@@ -33,8 +32,8 @@ from ctld_lab.report.tables import final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import counted, shortened
 
 CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the page
-    "sda": sda.content,
-    "charrnn": charrnn.content,
+    "sda": methods.autoencoder,
+    "charrnn": methods.lstm,
     "sensitivity": sensitivity.content,
     "timing": timing.content,
     "double-well": double_well.content,
@@ -138,7 +137,7 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
 
 def _publish(study: StudyRecord, source: Provenance, folder: Path) -> None:
     """What a report of the tables needs to know, with commit, machine and command."""
-    made = {"published": run_states(study), "machine": " | ".join(source.environments)}
+    made = {"published": run_states(study), "machine": " | ".join(source.environments), "commands": source.commands}
     data = {name: value for name, value in study.description.get("data", {}).items() if name != "path"}
     folder.mkdir(exist_ok=True)
     write_json(folder / "study.json", {**study.description, **made, "data": data})
@@ -146,19 +145,19 @@ def _publish(study: StudyRecord, source: Provenance, folder: Path) -> None:
 
 def _flatness(studies: Sequence[StudyRecord], names: Sequence[str], output: Path) -> list[Section]:
     """One section for all studies of whose runs it was measured; none, if of none."""
-    parts: list[Flatness] = []
+    parts: list[flatness.Part] = []
     problems: list[tuple[str, str]] = []
     for study, name in zip(studies, names, strict=True):
         try:
-            part = read_flatness(study, name)
+            part = flatness.read_flatness(study, name)
         except BROKEN as error:
             problems.append((str(study.directory.path), told(error)))
             continue
         problems += part.problems
-        parts += [part] if part.measured or part.tables else []
+        parts += [] if part.frames["values"].empty else [part]
     if not parts and not problems:
         return []
-    count = sum(len(part.measured) for part in parts)
+    count = sum(part.runs for part in parts)
     states = f"{counted(count, 'run')} measured" if count else "published tables"
     section = Section("flat-minima", "Flat minima", "Section 3", "", states)
     while section.id in names:
@@ -176,7 +175,7 @@ def _store(section: Section, output: Path) -> None:
     kept = {name: Table(name, "", [], [], frame).csv for name, frame in content.data.items() if not frame.empty}
     for name, text in (shown | kept).items():
         write_bytes(output / "tables" / f"{section.stem(name)}.csv", text)
-    for plot in (*content.plots, *([source.tuning_plot] if source and source.tuning_plot else [])):
+    for plot in content.plots:
         path = output / "figures" / f"{section.stem(plot.name)}.png"
         png, pdf = (plot.image, b"") if plot.image else render(plot)
         write_bytes(path, png)

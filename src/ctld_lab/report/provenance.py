@@ -9,13 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from ctld_lab.report.plots import GREY, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose, Table, cells
 from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting
 
-MOST_PANELS = 24  # of a figure that can be read; the table of trials has them all
 TUNING, TRIALS = TABLES["tuning"], TABLES["trials"]
 CLOCKS = {"train": "training", "evaluate": "evaluating", "log": "recording"}
 
@@ -28,7 +26,6 @@ class Provenance:
     failures: list[tuple[str, str]]
     """Run and error."""
     tuning: list[Table] = field(default_factory=list)
-    tuning_plot: Plot | None = None
     tuning_words: str = ""
 
 
@@ -37,14 +34,18 @@ def provenance(study: StudyRecord) -> Provenance:
     machine = [study.description["machine"]] if "machine" in study.description else []
     return Provenance(
         facts=_facts(study),
-        commands=list(study.description.get("commands", [])),
+        commands=without_places(study.description.get("commands", [])),
         environments=_environments(study.runs) or machine,
         failures=[(run.name, shortened(run.error or "no error was recorded")) for run in study.failed]
         + [(f"tuning/{name}.json", x["problem"]) for name, x in study.tuning.items() if "problem" in x],
         tuning=[] if tuning.empty else [_cost(study, tuning), _trials(study, trials)],
-        tuning_plot=_plot(study, trials) if 0 < len(tuning) <= MOST_PANELS else None,
         tuning_words=_words(study, tuning),
     )
+
+
+def without_places(commands: Sequence[str]) -> list[str]:
+    """Where the data lay on that machine is nobody's business."""
+    return [re.sub(r" --data-dir ('[^']*'|\S+)", "", command) for command in commands]
 
 
 def run_states(study: StudyRecord) -> str:
@@ -110,9 +111,7 @@ def _environment(record: dict[str, Any]) -> str:
 def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One line per search, and one per trial."""
     if study.published:
-        return study.tables.get("tuning", pd.DataFrame(columns=TUNING)), study.tables.get(
-            "trials", pd.DataFrame(columns=TRIALS)
-        )
+        return study.table("tuning"), study.table("trials")
     train = {run.name: run.clocks.get("train", math.nan) for run in study.runs}
     searches, lines = [], []
     for method in sorted(study.tuning, key=lambda method: [*study.methods, method].index(method)):
@@ -155,10 +154,9 @@ def _words(study: StudyRecord, tuning: pd.DataFrame) -> str:
     trials = f"{counted(next(iter(counts.values())), 'trial')} for each of {searches}"
     if len(set(counts.values())) > 1:
         trials = "trials differ: " + ", ".join(f"{title} {count}" for title, count in counts.items())
-    many = MOST_PANELS if len(tuning) > MOST_PANELS else 0
     search = "" if study.published else first.get("search", "not recorded")
     criterion = first.get("criterion", "not recorded")
-    return Prose("common")("tuning", search=search, criterion=criterion, trials=trials, many=many)
+    return Prose("common")("tuning", search=search, criterion=criterion, trials=trials)
 
 
 def _cost(study: StudyRecord, tuning: pd.DataFrame) -> Table:
@@ -179,18 +177,3 @@ def _trials(study: StudyRecord, trials: pd.DataFrame) -> Table:
         for _, x in trials.iterrows()
     ]
     return Table("trials", "All trials", ["Method", "Parameters", "Value", "", "Time"], body, trials)
-
-
-def _plot(study: StudyRecord, trials: pd.DataFrame) -> Plot:
-    panels = []
-    for method, own in trials.groupby("method", sort=False):
-        found = [re.search(r"\blr ([\d.e+−-]+)", text) for text in own["parameters"]]
-        rates = [float(match[1].replace("−", "-")) if match else math.nan for match in found]
-        key = method_key(str(method), study.title(str(method)), study.methods)
-        every = Key(key.label, key.colour, marker="o", line=False)
-        chosen = Key("chosen", GREY, marker="D", line=False)
-        series = [Series(every, rates, own["value"].tolist())]
-        picked = [place for place, state in enumerate(own["state"]) if state == "chosen"]
-        series += [Series(chosen, [rates[place]], [own["value"].iloc[place]]) for place in picked]
-        panels.append(Panel(key.label, series, "learning rate", "validation", x=LOG, y=LOG, words="no value"))
-    return Plot("tuning", Prose("common")("tuning_caption"), panels, columns=3, size=(2.2, 1.8))

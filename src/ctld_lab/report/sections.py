@@ -11,8 +11,9 @@ import pandas as pd
 
 from ctld_lab.report import wording
 from ctld_lab.report.plots import Plot
-from ctld_lab.report.statistics import BEST, TIE, UNDECIDED
-from ctld_lab.report.tables import Row
+from ctld_lab.report.reading import StudyRecord
+from ctld_lab.report.statistics import BEST, TIE, UNDECIDED, UNKNOWN
+from ctld_lab.report.tables import Row, difference
 from ctld_lab.report.wording import show_estimate
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -121,3 +122,51 @@ def variant_title(variant: str) -> str:
     return {"tuned": "Tuned at equal cost", "paper": "With the paper's learning rates"}.get(
         variant, variant or "All runs"
     )
+
+
+def short_title(variant: str) -> str:
+    return {"paper": "the paper's rates"}.get(variant, variant)
+
+
+def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brief: bool = False) -> str:
+    """Of rows that compete; `name` is the metric in words. Brief: without what is the same for every metric."""
+    finished = [row for row in rows if row.estimate(metric).count and not row.diverged]
+    best = next((row for row in finished if row.marks.get(metric) == BEST), None)
+    tempered = next((row for row in finished if row.method == "ctld"), None)
+    behind = difference(tempered, best, metric) if best and tempered and tempered.marks.get(metric) == "" else None
+
+    def titles(mark: str) -> list[str]:
+        return [row.title for row in finished if row.marks.get(metric) == mark]
+
+    return Prose("common")(
+        "verdict", best=best, metric=metric, name=name, unit=f" {unit}" if unit else "", brief=brief, finished=finished,
+        lowest=min(finished, key=lambda row: row.estimate(metric).mean, default=None), ties=titles(TIE),
+        undecided=titles(UNDECIDED), few=titles(UNKNOWN), ctld_behind=behind, diverged=[row for row in rows if row.diverged],
+        missing=[row.title for row in rows if not row.done],
+    )  # fmt: skip
+
+
+def printed_values(study: StudyRecord, place: int | None = None, *, key: str = "values") -> dict[str, str]:
+    """method → the paper's number as text. "1.99 / 1.91" holds two; `place` takes one of them, "–" is none."""
+    texts = {method: str(value) for method, value in study.paper.get(key, {}).items()}
+    if place is None:
+        return texts
+    both = {method: [part.strip() for part in text.split("/")] for method, text in texts.items()}
+    taken = {method: parts[min(place, len(parts) - 1)] for method, parts in both.items()}
+    return {method: text for method, text in taken.items() if text not in ("", "-", "–", "—")}
+
+
+def paper_note(study: StudyRecord) -> list[str]:
+    """The study's remark on these numbers, as a sentence; and whether they are those of the same experiment."""
+    text = study.paper.get("note", "").strip()
+    smaller = "At this scale the experiment is smaller than the paper's: compare orders, not values."
+    more = [] if study.description.get("scale") == "paper" else [smaller]
+    return [f"The paper's values: {text.rstrip('.')}.", *more] if text else []
+
+
+def picture(study: StudyRecord, name: str, caption: str) -> list[Plot]:
+    """Of a study that was published without what it was drawn from, the picture."""
+    path = study.directory.path.parent / "figures" / f"{study.directory.path.resolve().name}-{name}.png"
+    if not study.published or not path.is_file():
+        return []
+    return [Plot(name, f"{caption} {Prose('common')('picture')}", (), image=path.read_bytes())]

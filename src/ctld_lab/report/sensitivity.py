@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, NAMES, ORANGE, PURPLE, SKY, VERMILION, Key, Panel, Plot, Series
-from ctld_lab.report.ranking import paper_note, printed_values, scale_notes
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import Content, Prose, Table, cells, value_cell
+from ctld_lab.report.sections import Content, Prose, Table, cells, paper_note, printed_values, value_cell
 from ctld_lab.report.statistics import Spread, spread
 from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import counted, show_setting
@@ -129,9 +128,5 @@ def _table(study: StudyRecord, rows: Sequence[Row], prose: Prose) -> Table:
         numbers = (value_cell(row, metric, marked=False) for metric in (METRIC, "train nats", "test perplexity"))
         body.append(cells(point, *numbers, row.state))
     columns = ["Point", "Test nats/char", "Train nats/char", "Test perplexity", "Runs"]
-    notes = [
-        *prose.paragraphs("notes", printed=printed_values(study).get("S")),
-        *paper_note(study),
-        *scale_notes(study),
-    ]
+    notes = [*prose.paragraphs("notes", printed=printed_values(study).get("S")), *paper_note(study)]
     return Table("points", "All points", columns, body, final_frame(rows), notes)

@@ -93,7 +93,7 @@ STUDY = {
     "methods": [TEXT], "titles": {...: TEXT}, "seeds": [WHOLE], "commands": [TEXT], "data": {...: ANYTHING},
     "settings": {"grid_seeds": WHOLE, "workloads": {...: {...: ANYTHING}}},
     "paper": {
-        "values": PRINTED, "seconds_per_epoch": PRINTED, "defaults": SCORES, "steps": WHOLE, "num_data": NUMBER,
+        "values": PRINTED, "seconds_per_epoch": SCORES, "defaults": SCORES, "steps": WHOLE, "num_data": NUMBER,
         "note": TEXT, "split": TEXT,
     },
 }  # fmt: skip

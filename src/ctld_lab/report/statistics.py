@@ -189,10 +189,6 @@ class Association:
     methods: int
     runs: int
 
-    @property
-    def beyond_chance(self) -> bool:
-        return self.probability < 1.0 - LEVEL
-
 
 def association(pairs: Sequence[tuple[BySeed, BySeed]]) -> Association | None:
     """Spearman's ρ over all runs; each pair is a method's two quantities by seed. None where nothing varies or is shared.

@@ -1,6 +1,5 @@
 """What a study came to, as rows: for the report, for the command line and for `ctld compare`; and rows as tables on disk."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from ctld_lab.report.statistics import (
     unpaired_difference,
     word,
 )
-from ctld_lab.report.wording import counted, shortened
+from ctld_lab.report.wording import counted
 
 # Fields of a double-well result that say how it was made, not what came out.
 NOT_MEASURED = {"dimensions", "steps", "seed", "tempered", "seconds", "diverged", "format"}
@@ -266,75 +265,3 @@ def seeds_frame(rows: Iterable[Row]) -> pd.DataFrame:
 
 def _point_text(row: Row) -> str:
     return " ".join(f"{name}={value}" for name, value in row.point.items())
-
-
-# ---- the same method in several directories ----
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One metric of one method and variant in every directory, and what changed against the first."""
-
-    method: str
-    title: str
-    variant: str
-    point: dict[str, Any]
-    metric: str
-    estimates: list[Estimate]
-    differences: list[Estimate]
-    """Of each directory after the first from the first, over the seeds that both have."""
-
-    @property
-    def verdicts(self) -> list[str]:
-        """lower, higher, tie, undecided, or unknown where fewer than two seeds match."""
-        return [word(difference, self.estimates[0].mean) or "unknown" for difference in self.differences]
-
-
-def compare(directories: Sequence[Path]) -> list[Comparison]:
-    """Rows that at least two of the studies share, in the order of the first that has them."""
-    tables = [{_key(row): row for row in final_table(directory)} for directory in directories]
-    comparisons = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        rows = [table.get(key) for table in tables]
-        present = [row for row in rows if row is not None]
-        if len(present) < 2:
-            continue
-        for metric in dict.fromkeys(metric for row in present for metric in row.metrics):
-            estimates = [row.estimate(metric) if row else NOTHING for row in rows]
-            differences = [difference(row, rows[0], metric) if row and rows[0] else NOTHING for row in rows[1:]]
-            first = present[0]
-            comparisons.append(
-                Comparison(first.method, first.title, first.variant, first.point, metric, estimates, differences)
-            )
-    return comparisons
-
-
-def unlike(directories: Sequence[Path]) -> dict[str, str]:
-    """In what the studies differ, of study, scale, data and settings; empty where their numbers can be compared."""
-    descriptions = [StudyDirectory(directory).description() for directory in directories]
-    found = {}
-    for key in ("study", "scale", "data", "settings"):
-        values = [_comparable(description.get(key)) for description in descriptions]
-        if any(value != values[0] for value in values):
-            if all(isinstance(value, dict) for value in values):
-                names = dict.fromkeys(name for value in values for name in value)
-                differing = [name for name in names if any(value.get(name) != values[0].get(name) for value in values)]
-                found[key] = "; ".join(
-                    f"{name} {_against([value.get(name) for value in values])}" for name in differing
-                )
-            else:
-                found[key] = _against(values)
-    return found
-
-
-def _comparable(value: Any) -> Any:
-    """A text of the user's may lie elsewhere; its digest says what it is."""
-    return {name: item for name, item in value.items() if name != "path"} if isinstance(value, dict) else value
-
-
-def _against(values: Sequence[Any]) -> str:
-    return " against ".join(shortened(value if isinstance(value, str) else json.dumps(value), 40) for value in values)
-
-
-def _key(row: Row) -> tuple[str, str, str]:
-    return row.method, row.variant, repr(sorted(row.point.items()))

@@ -1,7 +1,6 @@
 """How hot CTLD was: its temperature T, and where α spent the exploration. A table for studies of methods."""
 
 import math
-from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
@@ -10,8 +9,7 @@ import pandas as pd
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, variant_title
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import Estimate, estimate
-from ctld_lab.report.wording import show, show_estimate, show_setting
+from ctld_lab.report.wording import show, show_setting
 
 # The paper's tempering, as `ctld.Tempering.paper` has it: g = 1 below the plateau's end, and α belongs within the edge.
 PLATEAU, EDGE = 0.4, 1.5
@@ -19,73 +17,51 @@ UNIFORM_SHARE = PLATEAU / EDGE  # of time at g = 1, were α uniform
 MUCH_OUTSIDE = 0.2
 THERMOMETERS = {"kinetic": "Kinetic", "configurational": "Configurational", "minibatch_heat": "Minibatch heat"}
 SHARES = ("cold_share", "share_outside", "highest_ratio")
+COLUMNS = [*TABLES["temperature"][:-1], *THERMOMETERS, "seeds"]
 
 
-@dataclass(frozen=True)
-class Tempering:
-    """One variant in one stage, over seeds. Readings of thermometers are in units of T at the lowest temperature."""
-
-    variant: str
-    stage: int
-    temperature: Estimate
-    cold: float
-    outside: float
-    highest: float
-    readings: dict[str, Estimate] = field(default_factory=dict)
-
-    @property
-    def given(self) -> str:
-        """T: a setting where all seeds have the same."""
-        fixed = self.temperature.half_width in (None, 0.0)
-        return show_setting(self.temperature.mean) if fixed else show_estimate(self.temperature)
+def frame_of(study: StudyRecord) -> pd.DataFrame:
+    """A line for each variant and stage: means over seeds, of 1/g the highest; as published, or from the runs."""
+    if study.published:
+        return study.table("temperature").reindex(columns=COLUMNS)
+    lines = []
+    for run in study.finals:
+        for stage, record in _stages(run).items() if run.method == "ctld" else ():
+            shares = [record["tempering"].get(name, math.nan) for name in SHARES]
+            readings = [_reading(record, name) for name in THERMOMETERS]
+            lines.append([run.variant, stage, record.get("temperature", math.nan), *shares, *readings, 1])
+    frame = pd.DataFrame(lines, columns=COLUMNS)
+    frame[COLUMNS[2:-1]] = frame[COLUMNS[2:-1]].map(lambda value: value if math.isfinite(value) else math.nan)
+    means = dict.fromkeys(COLUMNS[2:-1], "mean") | {"highest_ratio": "max", "seeds": "sum"}
+    found = frame.groupby(["variant", "stage"], as_index=False).agg(means)
+    order = found["variant"].map(lambda variant: ["tuned", "paper", variant].index(variant))
+    return found.assign(order=order).sort_values(["order", "variant", "stage"]).reindex(columns=COLUMNS)
 
 
 def add(study: StudyRecord, found: Content) -> None:
     """The table, and a sentence where α was outside too much; nothing if no record has them."""
-    temperings = _published(study) if study.published else _temperings(study)
-    if not temperings:
+    frame = frame_of(study)
+    if frame.empty:
         return
-    layered = max(each.stage for each in temperings) > 1
-    for variant in dict.fromkeys(each.variant for each in temperings):
-        far = [each for each in temperings if each.variant == variant and each.outside > MUCH_OUTSIDE]
-        if far:
-            shares = [
-                f"{_percent(each.outside)} of it" + (f" in layer {each.stage}" if layered else "") for each in far
-            ]
-            found.summary.append(Prose("common")("outside", variant=variant_title(variant), shares=shares))
-    found.tables.append(_table(temperings, layered=layered))
-
-
-def _temperings(study: StudyRecord) -> list[Tempering]:
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for run in study.finals:
-        if run.method == "ctld":
-            for stage, record in _stages(run).items():
-                groups.setdefault((run.variant, stage), []).append(record)
-    made = []
-    for variant, stage in sorted(groups, key=lambda key: (["tuned", "paper", key[0]].index(key[0]), key)):
-        records = groups[variant, stage]
-        cold, outside, highest = ([record["tempering"].get(name, math.nan) for record in records] for name in SHARES)
-        made.append(
-            Tempering(
-                variant, stage, estimate([record.get("temperature", math.nan) for record in records]),
-                estimate(cold).mean, estimate(outside).mean, max(filter(math.isfinite, highest), default=math.nan),
-                {name: estimate([_reading(record, name) for record in records]) for name in THERMOMETERS},
-            )
-        )  # fmt: skip
-    return made
-
-
-def _published(study: StudyRecord) -> list[Tempering]:
-    frame = study.tables.get("temperature", pd.DataFrame())
-    return [
-        Tempering(
-            str(line["variant"]), int(line["stage"]), Estimate(line["temperature"], None, None, int(line["seeds"])),
-            line["cold_share"], line["share_outside"], line["highest_ratio"],
-            {name: Estimate(line.get(name, math.nan), None, None, 1) for name in THERMOMETERS},
+    layered = frame["stage"].max() > 1
+    for variant, own in frame[frame["share_outside"] > MUCH_OUTSIDE].groupby("variant", sort=False):
+        shares = [
+            f"{_percent(line['share_outside'])} of it" + (f" in layer {line['stage']}" if layered else "")
+            for _, line in own.iterrows()
+        ]
+        found.summary.append(Prose("common")("outside", variant=variant_title(str(variant)), shares=shares))
+    measured = [name for name in THERMOMETERS if frame[name].notna().any()]
+    body = [
+        cells(
+            x["variant"], *([x["stage"]] if layered else []), show_setting(x["temperature"]), _percent(x["cold_share"]),
+            _percent(x["share_outside"]), show(x["highest_ratio"], 3), *(show(x[name], 3) for name in measured), x["seeds"],
         )
-        for _, line in frame.iterrows()
+        for _, x in frame.iterrows()
     ]  # fmt: skip
+    columns = ["Setting", *(["Layer"] if layered else []), "T", "Exploration at g = 1", f"Outside, |α| > {EDGE:g}"]
+    columns += ["Highest 1/g", *(THERMOMETERS[name] for name in measured), "Seeds"]
+    notes = Prose("common").paragraphs("temperature", seeds=int(frame["seeds"].max()), measured=bool(measured))
+    found.tables.append(Table("temperature", "CTLD's temperature", columns, body, frame, notes))
 
 
 def _reading(record: dict[str, Any], name: str) -> float:
@@ -106,29 +82,3 @@ def _stages(run: RunRecord) -> dict[int, dict[str, Any]]:
 
 def _percent(share: float) -> str:
     return f"{100.0 * share:.0f}\N{NO-BREAK SPACE}%" if math.isfinite(share) else "–"
-
-
-def _table(temperings: list[Tempering], *, layered: bool) -> Table:
-    measured = [name for name in THERMOMETERS if any(math.isfinite(each.readings[name].mean) for each in temperings)]
-    body, lines = [], []
-    for each in temperings:
-        where = [each.variant, *([str(each.stage)] if layered else [])]
-        readings = [show_estimate(each.readings[name]) for name in measured]
-        shares = [_percent(each.cold), _percent(each.outside), show(each.highest, 3)]
-        body.append(cells(*where, each.given, *shares, *readings, each.temperature.count))
-        numbers = [each.temperature.mean, each.cold, each.outside, each.highest]
-        numbers += [each.readings[name].mean for name in THERMOMETERS]
-        lines.append([each.variant, each.stage, *numbers, each.temperature.count])
-    header = [*TABLES["temperature"][:-1], *THERMOMETERS, "seeds"]
-    columns = [
-        "Setting",
-        *(["Layer"] if layered else []),
-        "T",
-        "Exploration at g = 1",
-        f"Outside, |α| > {EDGE:g}",
-        "Highest 1/g",
-    ]
-    columns += [*(THERMOMETERS[name] for name in measured), "Seeds"]
-    seeds = max(each.temperature.count for each in temperings)
-    notes = Prose("common").paragraphs("temperature", seeds=seeds, measured=bool(measured))
-    return Table("temperature", "CTLD's temperature", columns, body, pd.DataFrame(lines, columns=header), notes)

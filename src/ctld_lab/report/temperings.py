@@ -1,7 +1,10 @@
-"""Temperings compared where the answer is known: what is sampled at g = 1, and how often barriers are crossed."""
+"""Temperings compared where the answer is known: what is sampled at g = 1, and how often barriers are crossed.
+
+Runs are put together over seeds; standard errors are those that the runs measured themselves, from batch means.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,291 +26,311 @@ from ctld_lab.report.plots import (
     Plot,
     Series,
 )
-from ctld_lab.report.reading import StudyRecord
+from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Cell, Content, Prose, Table, cells
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.wells import (
-    CONFIGURATIONAL,
-    KINETIC,
-    NOTHING,
-    WELLS,
-    Found,
-    Group,
-    Well,
-    found_in,
-    groups,
-    kinetic_verdict,
-    rank,
-    requirements,
-    title,
-    together,
-    wells,
-)
-from ctld_lab.report.wording import show
+from ctld_lab.report.statistics import Estimate
+from ctld_lab.report.wording import counted, show, show_estimate
 
+KINETIC, CONFIGURATIONAL = "kinetic temperature", "configurational temperature"
 OFF = 3.0
 """Standard errors from which on an average counts as wrong."""
-TWICE_CHANCE = 2.0
-"""And how many times what chance gives, of the total variation of modes."""
-COLOURS = {"calibrated": BLUE, "calibrated auto": SKY, "half-the-force": BLACK, "paper": VERMILION}
-MARKERS = {"calibrated": "o", "calibrated auto": "D", "half-the-force": "x", "paper": "s"}
+LOOKS = {  # title, colour and marker, in the order in which they are shown
+    "calibrated": ("calibrated", BLUE, "o"), "calibrated auto": ("calibrated, depth chosen", SKY, "D"),
+    "half-the-force": ("twin: half the force", BLACK, "x"), "paper": ("the paper's", VERMILION, "s"),
+    "driven": ("driven", GREEN, "^"), "constant": ("none", BLACK, "^"),
+}  # fmt: skip
 DRIVEN = (GREEN, ORANGE, PURPLE)
-TARGETS = TABLES["targets"]
 NAMED = {"funnel": "Funnel", "nine-modes": "Nine modes", "network": "Bayesian network"}
 MODES, CHANGES, TRIPS = "total variation of the modes", "changes of mode", "fewest half-trips"
-
-
-def content(study: StudyRecord) -> Content:
-    found = wells(study)
-    rate = _rate(study)
-    judged = [well for well in found if well.done or well.diverged]
-    others = sorted({well.tempering for well in found} - {"calibrated", "half-the-force"}, key=rank)
-    targets = _targets(study)
-    prose = Prose(
-        "tempering", requirements=requirements(found, rate), rated=math.isfinite(rate.mean), absent=_absent(study, "rate"),
-        twins=[(well, kinetic_verdict(well)) for well in judged if well.tempering == "half-the-force"],
-        others=[[well for well in found if well.tempering == label] for label in others], targets=targets,
-        failed=[run.name for run in study.finals if run.kind == "tempering" and run.state == "failed"],
-    )  # fmt: skip
-    made = Content(summary=prose.paragraphs("summary"))
-    if any(well.done for well in found):
-        made.plots.append(_plot(found, rate, prose("caption")))
-    if found:
-        made.tables.append(_wells_table(found, rate, prose))
-    frame = _targets_frame(study)
-    if targets or not frame.empty:
-        made.tables.append(_targets_table(study, frame, prose))
-    return made
-
-
-def special(study: StudyRecord, variant: str) -> dict[str, Any]:
-    """The result of the run of this variant, "rate" or "reference"; empty until it is done."""
-    return next((run.result for run in study.finals if run.kind == "tempering" and run.variant == variant), {})
-
-
-def _rate(study: StudyRecord) -> Found:
-    """Crossings without tempering."""
-    if study.published and "wells" in study.tables:
-        frame = study.tables["wells"]
-        line = frame[frame["tempering"] == "none"]
-        return (
-            Found(*(float(line[name].iloc[0]) for name in ("crossing_rate", "crossing_rate_error")))
-            if len(line)
-            else NOTHING
-        )
-    return found_in(special(study, "rate").get("crossing_rate", {}))
-
-
-def _absent(study: StudyRecord, variant: str) -> str:
-    """Why there is no result of that run, in words."""
-    run = next((run for run in study.finals if run.kind == "tempering" and run.variant == variant), None)
-    if run is None:
-        return "is missing"
-    if run.state == "done":
-        return "diverged" if run.result.get("diverged") else "holds no such number"
-    return "failed" if run.state == "failed" else "is not finished"
-
-
-def _plot(found: Sequence[Well], rate: Found, caption: str) -> Plot:
-    labels = sorted({well.tempering for well in found}, key=rank)
-    driven = [label for label in labels if label.startswith("driven")]
-    colours = COLOURS | {label: DRIVEN[place % len(DRIVEN)] for place, label in enumerate(driven)}
-    keys = {
-        label: Key(title(label), colours.get(label, BLACK), marker=MARKERS.get(label, "^"), line=False)
-        for label in labels
-    }
-    sizes = sorted({well.dimensions for well in found})
-
-    def panel(name: str, value: Callable[[Well], Found], ylabel: str, line: float, y: str = LINEAR) -> Panel:
-        series = []
-        for place, (label, key) in enumerate(keys.items()):
-            own = [well for well in found if well.tempering == label]
-            shift = 0.09 * (place - 0.5 * (len(keys) - 1))
-            values = [value(well) for well in own]
-            low, high = ([each.mean + sign * each.error for each in values] for sign in (-2, 2))
-            x = [sizes.index(well.dimensions) + shift for well in own]
-            series.append(Series(key, x, [each.mean for each in values], low, high))
-        names = [f"{size:,}" for size in sizes]
-        return Panel(name, series, "dimensions d", ylabel, x=NAMES, y=y, names=names, lines=[("y", line)])
-
-    panels = [
-        panel("Kinetic temperature at g = 1", lambda well: well.kinetic, "in units of T", 1.0),
-        panel("Second moment at g = 1", lambda well: well.square, "⟨x²⟩/exact", 1.0),
-        panel("Crossings of the barrier", lambda well: well.rate, "per 400,000 steps", rate.mean, LOG),
-    ]
-    return Plot("wells", caption, panels, list(keys.values()))
-
-
-def _wells_table(found: Sequence[Well], rate: Found, prose: Prose) -> Table:
-    columns = ["d", "Tempering", "Kinetic temperature", "Configurational", "⟨x²⟩/exact", "TV of |α|", "Half-trips"]
-    columns += ["Crossings", "× untempered", "Steps", "Runs"]
-    body, lines = [], []
-    for well in found:
-        name = f"{well.title} ({show(well.depth, 2)})" if math.isfinite(well.depth) else well.title
-        ends = [f"{trips:,.0f}" for trips in well.trips if math.isfinite(trips)]
-        trips = "–" if not ends else ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[1]}"
-        numbers = [well.kinetic, well.configurational, well.square, show(well.variation, 2), trips]
-        ratio = well.rate.over(rate)
-        body.append(cells(f"{well.dimensions:,}", name, *numbers, well.rate, ratio, f"{well.steps:,}", well.state))
-        values = [
-            x
-            for each in (well.kinetic, well.configurational, well.square, well.rate, ratio)
-            for x in (each.mean, each.error)
-        ]
-        lines.append(
-            [
-                well.dimensions,
-                well.tempering,
-                *values,
-                *well.scatter,
-                well.variation,
-                well.trips[0],
-                well.steps,
-                well.done,
-            ]
-        )
-    known = math.isfinite(rate.mean)
-    body.append(cells("any", "none", *["–"] * 5, *([rate, "1"] if known else ["–", "–"]), "–", "–"))
-    lines.append(["any", "none", *[math.nan] * 6, rate.mean, rate.error, *[math.nan] * 6, "", ""])
-    caption = "The double well by dimension and tempering"
-    return Table("wells", caption, columns, body, pd.DataFrame(lines, columns=WELLS), prose.paragraphs("wells_notes"))
-
-
-# ---- targets that are not Gaussian ----
+MEASURED = (
+    "kinetic_temperature",
+    "configurational_temperature",
+    "mean_square_ratio",
+    "crossing_rate",
+    "crossing_ratio",
+)
+WELLS, TARGETS = TABLES["wells"], TABLES["targets"]
+BESIDE = ["state", "depth", "most_half_trips"]  # of runs, and not stored
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Averages that have an answer: how many agree with it; those that are off, in words; and how many nobody can tell."""
+class Found:
+    """A mean, and its standard error."""
 
-    where: str
-    agree: int
-    off: list[str]
-    unknown: int
-    rate: str = ""
-    diverged: str = ""
-    done: bool = True
+    mean: float
+    error: float
+
+    def __str__(self) -> str:
+        known = math.isfinite(self.error)
+        low, high = (self.mean - self.error, self.mean + self.error) if known else (None, None)
+        return show_estimate(Estimate(self.mean, low, high, int(math.isfinite(self.mean))))
+
+    def over(self, other: "Found") -> "Found":
+        """The quotient of two that do not depend on each other."""
+        if not other.mean:
+            return NOTHING
+        ratio = self.mean / other.mean
+        return Found(ratio, math.hypot(self.error, ratio * other.error) / abs(other.mean))
+
+    def away(self, expected: "Found") -> float:
+        """How many standard errors it is from what is expected, signed; infinite for one that did not move and is wrong."""
+        difference, error = self.mean - expected.mean, math.hypot(self.error, expected.error)
+        return difference / error if error else math.copysign(math.inf, difference) if difference else 0.0
+
+
+NOTHING = Found(math.nan, math.nan)
+
+
+def found_in(record: dict[str, float]) -> Found:
+    return Found(record.get("mean", math.nan), record.get("error", math.nan))
+
+
+def together(parts: Sequence[Found]) -> Found:
+    """The mean over independent runs of equal length."""
+    if not parts:
+        return NOTHING
+    error = math.sqrt(math.fsum(part.error**2 for part in parts)) / len(parts)
+    return Found(math.fsum(part.mean for part in parts) / len(parts), error)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one tempering on one target, in so many dimensions."""
+
+    target: str
+    dimensions: int
+    tempering: str
+    runs: Sequence[RunRecord]
 
     @property
-    def count(self) -> int:
-        return self.agree + len(self.off)
+    def done(self) -> list[RunRecord]:
+        return [run for run in self.runs if run.state == "done" and not run.result.get("diverged")]
+
+    @property
+    def state(self) -> str:
+        done, count = len(self.done), len(self.runs)
+        lost = sum(run.result.get("diverged", False) for run in self.runs)
+        failed = sum(run.state == "failed" for run in self.runs)
+        parts = [counted(count, "run") if done == count else f"{done} of {counted(count, 'run')}"]
+        parts += [f"{many} {word}" for many, word in ((lost, "diverged"), (failed, "failed")) if many]
+        return ", ".join(parts)
+
+    def each(self, name: str) -> list[Found]:
+        return [found_in(run.result.get("means", {}).get(name, {})) for run in self.done]
+
+    def expected(self, name: str) -> Found:
+        """NaN where nobody knows."""
+        records = [run.result.get("means", {}).get(name, {}) for run in self.done]
+        return next((Found(record["expected"], 0.0) for record in records if "expected" in record), NOTHING)
+
+    def crossing_rate(self) -> Found:
+        return together([found_in(run.result.get("crossing_rate", {})) for run in self.done])
+
+    def numbers(self, name: str) -> list[float]:
+        """Of each run that has it; NaN alone if there are none, or one of them is no number."""
+        found = [float(run.result[name]) for run in self.done if name in run.result]
+        return found if found and not any(map(math.isnan, found)) else [math.nan]
 
 
-def _other_groups(study: StudyRecord) -> list[Group]:
-    return [group for group in groups(study) if group.target != "double-well"]
+def groups(study: StudyRecord, *, wells: bool) -> list[Group]:
+    """Of the double well, or of the other targets."""
+    found: dict[tuple[str, int, str], list[RunRecord]] = {}
+    for run in study.finals:
+        if run.variant == "chain" and wells == (run.config.get("target") == "double-well"):
+            config, label = run.config, str(run.config.get("tempering"))
+            label += " auto" * (config.get("depth") == "auto")
+            label += f" over {config['period']}" if label == "driven" and "period" in config else ""
+            found.setdefault((str(config.get("target")), config.get("dimensions", 0), label), []).append(run)
+    return [Group(*key, found[key]) for key in sorted(found, key=lambda key: (*key[:2], rank(key[2])))]
 
 
-def modes(group: Group) -> tuple[float, float] | None:
-    """Total variation of the shares of modes from the exact ones, and what chance gives when they are right."""
-    rows = [run.result["shares"] for run in group.done if "shares" in run.result]
-    if not rows:
-        return None
-    shares = [together([found_in(share) for share in column]) for column in zip(*rows, strict=True)]
-    exact = [share.get("expected", math.nan) for share in rows[0]]
-    variation = 0.5 * sum(abs(share.mean - value) for share, value in zip(shares, exact, strict=True))
-    # The mean of |z| of a standard normal number is √(2/π).
-    return variation, 0.5 * math.sqrt(2.0 / math.pi) * sum(share.error for share in shares)
+def rank(label: str) -> tuple[int, int]:
+    """The order in which temperings are shown."""
+    word, _, period = label.partition(" over ")
+    return [*LOOKS, word].index(word), int(period or 0)
 
 
-def _targets_frame(study: StudyRecord) -> pd.DataFrame:
+def title(label: str) -> str:
+    name, _, period = label.partition(" over ")
+    return f"driven, {int(period):,} steps" if period else LOOKS.get(name, (name,))[0]
+
+
+def _result(study: StudyRecord, variant: str) -> dict[str, Any]:
+    """Of the run of this variant, "rate" or "reference"; empty until it is done."""
+    return next((run.result for run in study.finals if run.variant == variant), {})
+
+
+# ---- numbers ----
+
+
+def wells_frame(study: StudyRecord) -> pd.DataFrame:
+    """One line per dimension and tempering, the last without tempering: as it was published, or from the runs."""
+    if study.published:
+        frame = study.table("wells")
+        whole: dict[str, list[Any]] = {
+            x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")
+        }
+        states = [counted(count, "run") if count else "" for count in whole["runs"]]
+        frame = frame.astype(dict.fromkeys(whole, object)).assign(**whole)
+        return frame.assign(state=states, depth=math.nan, most_half_trips=frame["fewest_half_trips"])
+    rate = found_in(_result(study, "rate").get("crossing_rate", {}))
+    lines: list[list[Any]] = []
+    for group in groups(study, wells=True):
+        kinetic, square, trips = group.each(KINETIC), group.each("x²"), group.numbers("half_trips")
+        measured = [
+            together(kinetic).over(group.expected(KINETIC)), together(group.each(CONFIGURATIONAL)),
+            together(square).over(group.expected("x²")), group.crossing_rate(), group.crossing_rate().over(rate),
+        ]  # fmt: skip
+        steps = max((run.config["steps"] for run in group.runs if isinstance(run.config.get("steps"), int)), default=0)
+        # Between seeds: beside errors from batch means they show whether those are honest.
+        scatter = [pd.Series([x.mean for x in each], dtype=float).sem() for each in (kinetic, square)]
+        depth = (
+            math.fsum(depths := group.numbers("depth")) / len(depths) if group.tempering.endswith("auto") else math.nan
+        )
+        lines.append([
+            str(group.dimensions), group.tempering, *(x for each in measured for x in (each.mean, each.error)), *scatter,
+            max(group.numbers("total_variation")), min(trips), steps, len(group.done), group.state, depth, max(trips),
+        ])  # fmt: skip
+    if lines:
+        nothing = [math.nan] * 6
+        lines.append(["any", "none", *nothing, rate.mean, rate.error, *nothing, "", "", "", math.nan, math.nan])
+    return pd.DataFrame(lines, columns=[*WELLS, *BESIDE])
+
+
+def targets_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per target, tempering and average: as it was published, or from the runs."""
     if study.published:
-        return study.tables.get("targets", pd.DataFrame(columns=TARGETS))
-    reference = special(study, "reference").get("means", {})
+        return study.table("targets")
+    answers = _result(study, "reference").get("means", {})
     lines: list[list[Any]] = []
-    for group in _other_groups(study):
+    for group in groups(study, wells=False):
+        key, nothing = [group.target, group.tempering], [math.nan] * 3
         names = dict.fromkeys(name for run in group.done for name in run.result.get("means", {}))
-        first = [name for name in (KINETIC, CONFIGURATIONAL, "U") if name in names]
-        for name in [*first, *(name for name in names if name not in first)]:
+        for name in sorted(names, key=lambda name: [KINETIC, CONFIGURATIONAL, "U", name].index(name)):
             found, exact = together(group.each(name)), group.expected(name)
-            exact = exact if math.isfinite(exact.mean) else found_in(reference.get(name, {}))
-            lines.append(
-                [
-                    group.target,
-                    group.tempering,
-                    name,
-                    found.mean,
-                    found.error,
-                    exact.mean,
-                    exact.error,
-                    found.away(exact),
-                ]
-            )
-        shares, trips = modes(group), group.numbers("half_trips")
-        nothing = [math.nan] * 3
-        if shares:
-            lines.append([group.target, group.tempering, MODES, *shares, 0.0, math.nan, math.nan])
-            rate = group.crossing_rate()
-            lines.append([group.target, group.tempering, CHANGES, rate.mean, rate.error, *nothing])
-        if trips:
-            lines.append([group.target, group.tempering, TRIPS, min(trips), math.nan, *nothing])
+            exact = exact if math.isfinite(exact.mean) else found_in(answers.get(name, {}))
+            lines.append([*key, name, found.mean, found.error, exact.mean, exact.error, found.away(exact)])
+        rows = [run.result["shares"] for run in group.done if "shares" in run.result]
+        if rows:
+            shares = [together([found_in(share) for share in column]) for column in zip(*rows, strict=True)]
+            off = sum(abs(x.mean - y.get("expected", math.nan)) for x, y in zip(shares, rows[0], strict=True))
+            # The mean of |z| of a standard normal number is √(2/π): so much is off by chance where all is right.
+            chance = 0.5 * math.sqrt(2.0 / math.pi) * sum(share.error for share in shares)
+            lines.append([*key, MODES, 0.5 * off, chance, 0.0, math.nan, math.nan])
+            lines.append([*key, CHANGES, group.crossing_rate().mean, group.crossing_rate().error, *nothing])
+        if math.isfinite(fewest := min(group.numbers("half_trips"))):
+            lines.append([*key, TRIPS, fewest, math.nan, *nothing])
     return pd.DataFrame(lines, columns=TARGETS)
 
 
-def _targets(study: StudyRecord) -> list[Judged]:
-    frame = _targets_frame(study)
-    known = {(group.target, group.tempering): group for group in _other_groups(study)}
-    keys = list(known) or list(dict.fromkeys(zip(frame["target"], frame["tempering"], strict=True)))
-    found = []
-    for key in keys:
-        group = known.get(key)
-        if group is None or group.done or group.diverged:
-            own = frame[(frame["target"] == key[0]) & (frame["tempering"] == key[1])]
-            found.append(_judged(key, own, group))
-    return found
+# ---- the section ----
 
 
-def _judged(key: tuple[str, str], frame: pd.DataFrame, group: Group | None) -> Judged:
-    """Off is three standard errors or more. An error that is not known shows no agreement."""
-    agree, off, unknown = 0, [], 0
-    for _, line in frame.iterrows():
-        name, found, exact = (
-            line["average"],
-            Found(line["mean"], line["error"]),
-            Found(line["expected"], line["expected_error"]),
+def content(study: StudyRecord) -> Content:
+    wells, targets = wells_frame(study), targets_frame(study)
+    chains = wells[wells["dimensions"] != "any"]
+    told = [
+        (title(str(name)), own["dimensions"].tolist(), *(own[x].astype(float).tolist() for x in MEASURED[0:3:2]))
+        for name, own in chains.groupby("tempering", sort=False)
+        if own["runs"].astype(float).sum()
+    ]
+    judged = targets[targets["errors_away"].notna()]
+    off = [
+        (title(str(name)), int((own["errors_away"].abs() >= OFF).sum()), len(own))
+        for name, own in judged.groupby("tempering", sort=False)
+    ]
+    prose = Prose("tempering", wells=told, off=off)
+    made = Content(summary=prose.paragraphs("summary"))
+    if told:
+        made.plots.append(_plot(wells, prose("caption")))
+    if len(wells):
+        made.tables.append(_wells_table(wells, prose))
+    if groups(study, wells=False) or not targets.empty:
+        made.tables.append(_targets_table(study, targets, prose))
+    return made
+
+
+def _found(line: Any, name: str) -> Found:
+    return Found(float(line[name]), float(line[f"{name}_error"]))
+
+
+def _plot(wells: pd.DataFrame, caption: str) -> Plot:
+    chains, rate = wells[wells["dimensions"] != "any"], float(wells["crossing_rate"].iloc[-1])
+    labels = sorted(set(chains["tempering"]), key=rank)
+    driven = [label for label in labels if label.startswith("driven")]
+    keys = {}
+    for label in labels:
+        colour = DRIVEN[driven.index(label) % len(DRIVEN)] if label in driven else BLACK
+        _, colour, marker = LOOKS.get(label, ("", colour, "^"))
+        keys[label] = Key(title(label), colour, marker=marker, line=False)
+    sizes = sorted(set(map(int, chains["dimensions"])))
+    panels = []
+    for name, column, ylabel, line, y in (
+        ("Kinetic temperature at g = 1", "kinetic_temperature", "in units of T", 1.0, LINEAR),
+        ("Second moment at g = 1", "mean_square_ratio", "⟨x²⟩/exact", 1.0, LINEAR),
+        ("Crossings of the barrier", "crossing_rate", "per 400,000 steps", rate, LOG),
+    ):
+        series = []
+        for place, (label, key) in enumerate(keys.items()):
+            own = chains[chains["tempering"] == label]
+            mean, half = own[column].astype(float), 2 * own[f"{column}_error"].astype(float)
+            x = [sizes.index(int(d)) + 0.09 * (place - 0.5 * (len(keys) - 1)) for d in own["dimensions"]]
+            series.append(Series(key, x, mean.tolist(), (mean - half).tolist(), (mean + half).tolist()))
+        names = [f"{size:,}" for size in sizes]
+        panels.append(Panel(name, series, "dimensions d", ylabel, x=NAMES, y=y, names=names, lines=[("y", line)]))
+    return Plot("wells", caption, panels, list(keys.values()))
+
+
+def _wells_table(wells: pd.DataFrame, prose: Prose) -> Table:
+    columns = ["d", "Tempering", "Kinetic temperature", "Configurational", "⟨x²⟩/exact", "TV of |α|", "Half-trips"]
+    columns += ["Crossings", "× untempered", "Steps", "Runs"]
+    body = []
+    for _, line in wells.iterrows():
+        alone = line["dimensions"] == "any"
+        name = "none" if alone else title(line["tempering"])
+        name += f" ({show(line['depth'], 2)})" if math.isfinite(line["depth"]) else ""
+        trips = dict.fromkeys(
+            f"{line[x]:,.0f}" for x in ("fewest_half_trips", "most_half_trips") if math.isfinite(line[x])
         )
-        if name == MODES:
-            beyond = found.mean - TWICE_CHANCE * found.error
-            wrong, open_case = beyond > 0, math.isnan(beyond)
-            words = f"{MODES} {show(found.mean, 2)} (chance: {show(found.error, 2)})"
-        elif math.isnan(exact.mean):
-            continue
-        else:
-            away = abs(found.away(exact))
-            wrong, open_case = away >= OFF, math.isnan(away)
-            words = f"{_shown(name)} {found} (right: {exact.right})"
-        agree, unknown = agree + (not wrong and not open_case), unknown + open_case
-        off += [words] if wrong else []
-    changes = frame[frame["average"] == CHANGES]
-    rate = str(Found(changes["mean"].iloc[0], changes["error"].iloc[0])) if len(changes) else ""
-    where = f"{NAMED.get(key[0], key[0])}, {'no' if key[1] == 'constant' else title(key[1])} tempering"
-    return Judged(where, agree, off, unknown, rate, group.diverged if group else "", bool(group is None or group.done))
+        kinetic, configurational, square, rate, ratio = (_found(line, x) for x in MEASURED)
+        numbers = [
+            kinetic,
+            configurational,
+            square,
+            show(line["largest_total_variation"], 2),
+            " to ".join(trips) or "–",
+            rate,
+        ]
+        steps = "–" if alone else f"{int(float(line['steps'])):,}"
+        size = "any" if alone else f"{int(line['dimensions']):,}"
+        body.append(cells(size, name, *numbers, "1" if alone else ratio, steps, line["state"] or "–"))
+    caption, notes = "The double well by dimension and tempering", prose.paragraphs("wells_notes")
+    return Table("wells", caption, columns, body, wells[WELLS], notes)
+
+
+def _targets_table(study: StudyRecord, frame: pd.DataFrame, prose: Prose) -> Table:
+    states = {(group.target, group.tempering): group.state for group in groups(study, wells=False)}
+    labels = sorted({*frame["tempering"], *(tempering for _, tempering in states)}, key=rank)
+    body = []
+    for (target, name), part in frame.groupby(["target", "average"], sort=False):
+        by_label = {line["tempering"]: line for _, line in part.iterrows()}
+        known = [_found(line, "expected") for line in by_label.values() if math.isfinite(line["expected"])]
+        exact = known[0] if known else NOTHING
+        right = "0" if name == MODES else show(exact.mean) if exact.error == 0 else str(exact)
+        row = [_target_cell(str(name), by_label.get(label), exact) for label in labels]
+        body.append(cells(NAMED.get(target, target), _shown(str(name)), right, *row))
+    for target in dict.fromkeys(target for target, _ in states):
+        texts = [states.get((target, label), "–") for label in labels]
+        body.append(cells(NAMED.get(target, target), "runs", "", *texts))
+    columns = ["Target", "Average at g = 1", "Right", *(title(label) for label in labels)]
+    return Table("targets", "Targets that are not Gaussian", columns, body, frame, prose.paragraphs("targets_notes"))
 
 
 def _shown(name: str) -> str:
     if name in (KINETIC, CONFIGURATIONAL, CHANGES, TRIPS):
         return name
     return "TV of the modes" if name == MODES else f"variance of {name[4:]}" if name.startswith("var ") else f"⟨{name}⟩"
-
-
-def _targets_table(study: StudyRecord, frame: pd.DataFrame, prose: Prose) -> Table:
-    states = {(group.target, group.tempering): group.state for group in _other_groups(study)}
-    labels = sorted({*frame["tempering"], *(tempering for _, tempering in states)}, key=rank)
-    body = []
-    for (target, name), part in frame.groupby(["target", "average"], sort=False):
-        by_label = {line["tempering"]: line for _, line in part.iterrows()}
-        exact = next(
-            (Found(x["expected"], x["expected_error"]) for x in by_label.values() if math.isfinite(x["expected"])),
-            NOTHING,
-        )
-        shown = [_target_cell(str(name), by_label.get(label), exact) for label in labels]
-        right = "0" if name == MODES else exact.right
-        body.append(cells(NAMED.get(target, target), _shown(str(name)), right, *shown))
-    for target in dict.fromkeys(target for target, _ in states):
-        texts = [states.get((target, label), "–") for label in labels]
-        body.append(cells(NAMED.get(target, target), "runs", "", *texts))
-    columns = ["Target", "Average at g = 1", "Right", *(title(label) for label in labels)]
-    return Table("targets", "Targets that are not Gaussian", columns, body, frame, prose.paragraphs("targets_notes"))
 
 
 def _target_cell(name: str, line: Any, exact: Found) -> Cell:

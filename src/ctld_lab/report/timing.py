@@ -4,9 +4,8 @@ import math
 from collections.abc import Sequence
 
 from ctld_lab.report.plots import BLACK, GREY, NAMES, Key, Panel, Plot, Series, method_key
-from ctld_lab.report.ranking import bounds, paper_note, printed_values
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import COLUMNS, Content, Prose, Standing, Table, cells
+from ctld_lab.report.sections import COLUMNS, Content, Prose, Standing, Table, cells, paper_note, printed_values
 from ctld_lab.report.statistics import MARGIN, TIE, UNDECIDED
 from ctld_lab.report.tables import Row, final_frame, final_table
 from ctld_lab.report.wording import show, show_range
@@ -33,9 +32,8 @@ def content(study: StudyRecord) -> Content:
 
 def paper_ratios(study: StudyRecord) -> dict[str, float]:
     """From the paper's seconds."""
-    seconds = {method: bounds(text) for method, text in printed_values(study, key="seconds_per_epoch").items()}
-    first = seconds.get("sgd")
-    return {method: found[0] / first[0] for method, found in seconds.items() if found and first}
+    seconds = {method: float(text) for method, text in printed_values(study, key="seconds_per_epoch").items()}
+    return {method: value / seconds["sgd"] for method, value in seconds.items()} if seconds.get("sgd") else {}
 
 
 def base(method: str) -> str:

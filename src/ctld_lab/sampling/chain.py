@@ -51,12 +51,11 @@ def explore(
     temperature: float = 1.0,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
-    rows: Callable[[], NDArray[np.int64]] | None = None,
     tell: Callable[[int], None] = lambda step: None,
 ) -> Chain:
     """`steps` of exploration. lr is in units of U's curvature, so lr·N is what the optimizer is given; `tell` hears the step.
 
-    `rows` draws a minibatch. The potential is evaluated in double precision, whatever the parameters are.
+    The potential is evaluated in double precision, whatever the parameters are.
     """
     theta = nn.Parameter(torch.tensor(target.start, dtype=dtype, device=device))
     theta.grad = torch.zeros_like(theta)
@@ -91,7 +90,7 @@ def explore(
                 for step in range(chunk.start, chunk.stop):
                     here = points[step - done]
                     here[:] = theta.detach().cpu().numpy() if place is None else place
-                    energy, slope = target.potential(here) if rows is None else target.potential(here, rows())
+                    energy, slope = target.potential(here)
                     potential[step] = energy
                     if prior:
                         slope, energy = slope - prior * here, energy - 0.5 * prior * (here @ here)

@@ -26,8 +26,8 @@ Array = NDArray[np.float64]
 BARRIER = 8.0
 MINIMUM = 0.0
 """U* of the double well, at x = ±1."""
-Potential = Callable[..., tuple[Any, Array]]
-"""U, of shape () or (n,), and ∇U, of the shape of θ; `regression` takes the rows of a minibatch as well."""
+Potential = Callable[[Array], tuple[Any, Array]]
+"""U, of shape () or (n,), and ∇U, of the shape of θ."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,6 @@ class Target:
     num_data: float = 1000.0
     """Of the targets without data as good as any number but 1, which would hide a wrong unit."""
     weight_decay: float = 0.0
-    rows: int = 0
-    """How many data there are to draw minibatches from: then `potential` takes the rows that were drawn as well."""
     spreads: bool = False
     """Whether the variance of each quantity is compared too."""
     place: Callable[[Array], NDArray[np.int64]] | None = None
@@ -218,11 +216,10 @@ def regression() -> Target:
     center = np.asarray(np.linalg.solve(precision, features.T @ answers), dtype=np.float64)
     curvatures, directions = np.linalg.eigh(precision)
 
-    def potential(theta: Array, chosen: NDArray[np.int64] | None = None) -> tuple[Any, Array]:
-        x, y = (features, answers) if chosen is None else (features[chosen], answers[chosen])
-        residual, factor = theta @ x.T - y, rows / len(y)
-        energy = 0.5 * (factor * np.square(residual).sum(axis=-1) + prior * np.square(theta).sum(axis=-1))
-        return energy, factor * (residual @ x) + prior * theta
+    def potential(theta: Array) -> tuple[Any, Array]:
+        residual = theta @ features.T - answers
+        energy = 0.5 * (np.square(residual).sum(axis=-1) + prior * np.square(theta).sum(axis=-1))
+        return energy, residual @ features + prior * theta
 
     def along(index: int, name: str) -> tuple[Quantity, Quantity]:
         direction = directions[:, index]
@@ -241,7 +238,6 @@ def regression() -> Target:
         center=center,
         num_data=float(rows),
         weight_decay=weight_decay,
-        rows=rows,
     )
 
 

@@ -17,23 +17,12 @@ at the same time Lη, not at the same L: then the term 1/(Lη) is the same for a
 chains have friction γ = 1 throughout. There are three temperings: "none", g ≡ 1; "paper", whose γ_α = 1/η, C = δ′/η²
 and w are others at each η; and "fixed", where they are those of the largest η, so that all step sizes integrate one
 equation, as the proof has it.
-
-What the double well (d = 1) showed at laptop scale (results/laptop/tables/double-well-theorem.csv; ± one standard error):
-
-* Time. What decays of the bias falls as L to the power −1.006 ± 0.004 untempered and −1.07 ± 0.02 with the paper's tempering
-  (the bound: −1), the variance as −1.045 ± 0.008 and −0.93 ± 0.02.
-* The constant is nearly all of it, and tempering takes the average further from the minimum, as it must.
-* Step size. Untempered, the limit falls as η to the power 2.23 ± 0.04, since the positions of this integrator are right to
-  second order; "fixed" as 0.97 ± 0.17 (the bound: 1); "paper" does not fall: each η has another equation.
-* The average hides more than it shows: at g = 1 alone the error of "paper" grows as η falls, as η to the power −0.22 ± 0.01,
-  made up for in the average over all temperatures.
-
-So the rates are right for one equation, ever better integrated, and the paper's own constants are not that.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,8 +31,7 @@ from numpy.typing import NDArray
 from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
 from ctld_lab.resumable import reopen
-from ctld_lab.sampling.rates import Averages, against_step_size, describe
-from ctld_lab.sampling.replicas import DELTA, Replicas
+from ctld_lab.sampling.replicas import DELTA, DEPTH, Alphas, Replicas
 from ctld_lab.sampling.targets import MINIMUM, DoubleWell
 from ctld_lab.streams import numpy_generator
 
@@ -54,6 +42,9 @@ START = 1.5
 TEMPERINGS = ("none", "paper", "fixed")
 SHORTEST = 0.5
 """Time Lη of the shortest average."""
+BOUNDS = {"decaying_bias": -1.0, "decaying_variance": -1.0, "decaying_mse": -1.0}
+"""Exponents of Lη in the theorem."""
+RESAMPLES = 200
 
 
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
@@ -91,6 +82,151 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
     }
 
 
+# ---- numbers: bias, mean square error, and the powers with which they fall ----
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Of each chain (columns), over the first L steps for every L (rows)."""
+
+    steps: list[int]
+    energy: Array
+    """Û_L."""
+    sampling_error: Array
+    """Mean of U − Ū(g(α))."""
+    limit: Array
+    """The same over the second half of the run, by chain."""
+    cold: tuple[Array, Array]
+    """Over the second half, by chain: sum of U − Ū(1) over the steps with g = 1, and the number of these."""
+
+
+def describe(averages: Averages, step_size: float) -> dict[str, Any]:
+    """Of one step size: the limits, bias and mean square error for each L, and the slopes against Lη."""
+    limit, limit_error = _mean(averages.limit)
+    cold_error, cold_steps = averages.cold
+    cold_limit = float(cold_error.sum() / cold_steps.sum())
+    residual = (cold_error - cold_limit * cold_steps) / cold_steps.mean()  # of a ratio, linearised
+    decaying = averages.sampling_error - averages.limit
+    about_limit = averages.sampling_error - limit
+    lengths = []
+    for row, steps in enumerate(averages.steps):
+        distance = averages.energy[row] - MINIMUM
+        line: dict[str, Any] = {"steps": steps, "time": steps * step_size}
+        for name, values in (
+            ("bias", distance),
+            ("mse", distance**2),
+            ("constant", distance - averages.sampling_error[row]),
+            ("sampling_error", averages.sampling_error[row]),
+            ("decaying_bias", decaying[row]),
+            ("decaying_mse", about_limit[row] ** 2),
+        ):
+            line[name], line[f"{name}_error"] = _mean(values)
+        line["decaying_variance"] = float(averages.sampling_error[row].var(ddof=1))
+        lengths.append(line)
+    return {
+        "step_size": step_size,
+        "steps": averages.steps[-1],
+        "replicas": averages.limit.size,
+        "limit": limit,
+        "limit_error": limit_error,
+        "cold_limit": cold_limit,
+        "cold_limit_error": _mean(residual)[1],
+        "lengths": lengths,
+        "slopes": _against_time(averages, step_size),
+    }
+
+
+def _against_time(averages: Averages, step_size: float) -> dict[str, Any]:
+    """Exponents of Lη, with errors from chains drawn again and again: averages over L and 2L share half their steps.
+
+    The bias from the time 8 on, when the start is forgotten, to an eighth of the run, after which it is lost in noise; the
+    others over the last four octaves, where the variance outweighs the squared bias.
+    """
+    times = step_size * np.array(averages.steps)
+    late, early = times >= 0.99 * times[-1] / 16.0, (times >= 7.9) & (times <= 1.01 * times[-1] / 8.0)
+    chosen = {"decaying_bias": early, "decaying_variance": late, "decaying_mse": late}
+    count = averages.limit.size
+    generator = np.random.default_rng(0)
+
+    def exponents(rows: NDArray[np.intp]) -> dict[str, float]:
+        errors, limit = averages.sampling_error[:, rows], averages.limit[rows]
+        bias = (errors - limit).mean(axis=1)
+        bias_error = (errors - limit).std(axis=1) / math.sqrt(count)
+        variance, squares = errors.var(axis=1), np.square(errors - limit.mean()).mean(axis=1)
+        curves = {
+            "decaying_bias": (bias, bias_error),
+            "decaying_variance": (variance, variance),
+            "decaying_mse": (squares, squares),
+        }
+        return {
+            name: power_law(times[chosen[name]], values[chosen[name]], weights[chosen[name]]).exponent
+            for name, (values, weights) in curves.items()
+            if chosen[name].sum() >= 3
+        }
+
+    found = exponents(np.arange(count))
+    again = [exponents(generator.integers(count, size=count)) for _ in range(RESAMPLES)]
+    return {
+        name: {
+            "slope": slope,
+            "error": float(np.std([each[name] for each in again], ddof=1)),
+            "bound": BOUNDS[name],
+            "from": float(times[chosen[name]][0]),
+            "to": float(times[chosen[name]][-1]),
+        }
+        for name, slope in found.items()
+    }
+
+
+def against_step_size(lines: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The exponent of η in a limit; the theorem's bound is 1 (and 2 in the mean square error, which has the limit's square)."""
+    sizes, values, errors = (
+        np.array([line[key] for line in lines], dtype=np.float64) for key in ("step_size", name, f"{name}_error")
+    )
+    found = power_law(sizes, values, errors)
+    return {
+        "slope": found.exponent,
+        "error": found.error,
+        "misfit": found.misfit,
+        "bound": 1.0,
+        "from": float(sizes.min()),
+        "to": float(sizes.max()),
+    }
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """What `power_law` found. A misfit far above 1 says that there is no such law."""
+
+    exponent: float
+    error: float
+    misfit: float
+    """χ² per degree of freedom."""
+
+
+def power_law(x: Array, y: Array, error: Array) -> PowerLaw:
+    """y = c·xᵖ by weighted least squares; the error of p is right if those of y are independent.
+
+    In y itself, not in its logarithm, which a value with a large error may not have. p is sought between −4 and 4; NaN if
+    it is not there.
+    """
+    exponents = np.linspace(-4.0, 4.0, 8001)
+    shapes = np.exp(np.outer(exponents, np.log(x / np.exp(np.log(x).mean())))) / error
+    scaled = y / error
+    explained = np.square(shapes @ scaled) / np.square(shapes).sum(axis=1)
+    best = int(explained.argmax())
+    misfit = float(np.square(scaled).sum() - explained[best]) / max(x.size - 2, 1)
+    if best in (0, exponents.size - 1):
+        return PowerLaw(math.nan, math.nan, misfit)
+    within = exponents[explained >= explained[best] - 1.0]
+    return PowerLaw(float(exponents[best]), float(within[-1] - within[0]) / 2.0, misfit)
+
+
+def _mean(values: Array) -> tuple[float, float]:
+    """Over chains, with its standard error."""
+    return float(values.mean()), float(values.std(ddof=1) / math.sqrt(values.size))
+
+
 # ---- the chains ----
 
 
@@ -118,17 +254,11 @@ def simulate(
     lengths = sorted({round(duration / step_size / 2**octave) for octave in range(octaves + 1)})
     theta = np.zeros((replicas, potential.dimensions))
     theta[:, 0] = START
-    chains = Replicas(
-        theta,
-        generator.standard_normal(theta.shape),
-        None if tempering == "none" else generator.standard_normal(replicas),
-        eta=step_size,
-        friction=FRICTION,
-        L_s=steps,
-        alpha_eta=alpha_eta,
-        noise_factor=noise_factor,
-    )
-    expected = _expected_energy(potential, depth=0.0 if tempering == "none" else chains.depth)
+    r, tempered = generator.standard_normal(theta.shape), tempering != "none"
+    drawn = generator.standard_normal(replicas) if tempered else np.zeros(0)
+    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta, mass=1.0) if tempered else None
+    chains = Replicas(theta, r, alphas, eta=step_size, friction=FRICTION, noise_factor=noise_factor)
+    expected = _expected_energy(potential, depth=DEPTH if tempered else 0.0)
     coldest = potential.mean_energy()
     energy, error, cold_error, cold_steps = np.zeros((4, replicas))
     energies, errors = [], []

@@ -4,7 +4,7 @@ The double well of `ctld_lab.sampling.targets`, with exact answers. Two kinds of
 against quadrature (`ctld_lab.sampling.double_well`), and many chains at once for the rates (`ctld_lab.sampling.theorem`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ctld_lab.records import StudyDirectory
@@ -13,22 +13,20 @@ from ctld_lab.studies.study import Request, Run, Study
 STEP_SIZE = 0.02
 """Of the runs over the number of steps."""
 
-# Chains of Theorem 2: replicas, time Lη, and the step sizes compared, by tempering.
-_SMOKE_THEOREM: Mapping[str, Any] = {
-    "none": {"replicas": 64, "time": 16.0, "step_sizes": [0.08, 0.04, 0.02]},
-    "paper": {"replicas": 32, "time": 16.0, "step_sizes": [0.04, 0.028, 0.02]},
-    "fixed": {"replicas": 32, "time": 16.0, "step_sizes": [0.04, 0.028, 0.02]},
-}
-_LAPTOP_THEOREM: Mapping[str, Any] = {
-    "none": {"replicas": 8192, "time": 512.0, "step_sizes": [0.08, 0.056, 0.04, 0.028, 0.02]},
-    "paper": {"replicas": 1024, "time": 256.0, "step_sizes": [0.04, 0.02, 0.01, 0.005]},
-    "fixed": {"replicas": 1024, "time": 256.0, "step_sizes": [0.04, 0.02, 0.01, 0.005]},
-}
-_PAPER_THEOREM: Mapping[str, Any] = {
-    "none": {"replicas": 8192, "time": 4096.0, "step_sizes": [0.08, 0.056, 0.04, 0.028, 0.02, 0.014, 0.01]},
-    "paper": {"replicas": 1024, "time": 2048.0, "step_sizes": [0.04, 0.02, 0.01, 0.005]},
-    "fixed": {"replicas": 1024, "time": 2048.0, "step_sizes": [0.04, 0.02, 0.01, 0.005]},
-}
+
+def _theorem(
+    replicas: tuple[int, int], time: tuple[float, float], none: list[float], others: list[float]
+) -> dict[str, Any]:
+    """Chains of Theorem 2 by tempering: replicas, time Lη, and the step sizes compared, without tempering and with it."""
+    tempered = {"replicas": replicas[1], "time": time[1], "step_sizes": others}
+    return {
+        "none": {"replicas": replicas[0], "time": time[0], "step_sizes": none},
+        "paper": tempered,
+        "fixed": tempered,
+    }
+
+
+_SIZES, _TEMPERED = [0.08, 0.056, 0.04, 0.028, 0.02], [0.04, 0.02, 0.01, 0.005]
 
 
 def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
@@ -39,19 +37,18 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
         for variant in ("tempered", "untempered"):
             for seed in request.seeds:
                 config = {"variant": variant, "dimensions": dimensions, "steps": steps, "seed": seed}
-                runs.append(_run(request, f"{variant}-d{dimensions}-seed{seed}", "double_well", config))
+                runs.append(
+                    request.final("double-well", f"{variant}-d{dimensions}-seed{seed}", "double_well", **config)
+                )
     for tempering, chosen in settings["theorem"].items():
         common = {"tempering": tempering, "dimensions": 1, "replicas": chosen["replicas"], "seed": 0}
         if tempering != "fixed":  # at one step size nothing else is
             config = {"variant": "steps", "step_size": STEP_SIZE, "time": settings["theorem_time"]}
-            runs.append(_run(request, f"theorem-steps-{tempering}-eta{STEP_SIZE}", "theorem", common | config))
+            name = f"theorem-steps-{tempering}-eta{STEP_SIZE}"
+            runs.append(request.final("double-well", name, "theorem", **common, **config))
         config = {"variant": "step_size", "step_sizes": chosen["step_sizes"], "time": chosen["time"]}
-        runs.append(_run(request, f"theorem-step-size-{tempering}", "theorem", common | config))
+        runs.append(request.final("double-well", f"theorem-step-size-{tempering}", "theorem", **common, **config))
     yield runs
-
-
-def _run(request: Request, name: str, kind: str, config: dict[str, Any]) -> Run:
-    return Run(name, {"kind": kind, "study": "double-well", "scale": request.scale, "role": "final", **config})
 
 
 STUDY = Study(
@@ -63,21 +60,20 @@ STUDY = Study(
     fixed="U = 8(x² − 1)² + ½Σy², N = T = 1, friction 1, the paper's formulas with mass 1; η = 0.02 unless varied",
     methods=(),
     scales={
-        "smoke": {"seeds": 1, "chains": [[1, 2000], [10, 2000]], "theorem_time": 32.0, "theorem": _SMOKE_THEOREM},
+        "smoke": {
+            "seeds": 1, "chains": [[1, 2000], [10, 2000]], "theorem_time": 32.0,
+            "theorem": _theorem((64, 32), (16.0, 16.0), [0.08, 0.04, 0.02], [0.04, 0.028, 0.02]),
+        },
         # A quarter of the steps at d = 1,000, as in the study that found this.
         "laptop": {
-            "seeds": 3,
-            "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 100_000]],
-            "theorem_time": 1024.0,
-            "theorem": _LAPTOP_THEOREM,
+            "seeds": 3, "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 100_000]], "theorem_time": 1024.0,
+            "theorem": _theorem((8192, 1024), (512.0, 256.0), _SIZES, _TEMPERED),
         },
         "paper": {
-            "seeds": 5,
-            "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 400_000]],
-            "theorem_time": 4096.0,
-            "theorem": _PAPER_THEOREM,
+            "seeds": 5, "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 400_000]], "theorem_time": 4096.0,
+            "theorem": _theorem((8192, 1024), (4096.0, 2048.0), [*_SIZES, 0.014, 0.01], _TEMPERED),
         },
     },
     plan=plan,
     paper={"bias": {"steps": -1.0, "step_size": 1.0}, "mse": {"steps": -1.0, "step_size": 2.0}},
-)
+)  # fmt: skip

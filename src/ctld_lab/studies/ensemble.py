@@ -31,19 +31,9 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
     proposals = {key: tuning.propose(space, trials) for key, space in spaces.items()}
     # Trial by trial: an interrupted search has tried the same number of each.
     yield [
-        _run(
-            request,
-            workload,
-            method,
-            f"tune-{workload}-{method}-{index:02d}",
-            TUNING_SEED,
-            "trial",
-            found,
-            role="tuning",
-        )
+        _run(request, *key, f"tune-{'-'.join(key)}-{index:02d}", TUNING_SEED, "trial", proposed[index], role="tuning")
         for index in range(trials)
-        for (workload, method), proposed in proposals.items()
-        for found in [proposed[index]]
+        for key, proposed in proposals.items()
     ]
     chosen = {}
     for (workload, method), proposed in proposals.items():
@@ -154,11 +144,20 @@ DIGITS_SPACES = {
     "lr of sgd": [0.03, 0.3], "lr of adam": [2e-4, 2e-3], "lr of santa": [3e-7, 3e-6],
     "temperature": [1e-3, 1e-1], "weight_decay": [1e-4, 1e-2], "epsilon": [1e-3, 1e-1],
 }  # fmt: skip
-ALL_DIGITS_SPACES = DIGITS_SPACES | {"temperature": [3e-3, 3e-1], "weight_decay": [1e-5, 1e-3]}
+DIGITS = {
+    "cycles": 6, "kept": 6, "weight_decay": 1e-3, "spaces": DIGITS_SPACES,
+    "network": {"name": "mnist_mlp", "train_images": 5000, "valid_images": 5000},
+}  # fmt: skip
+ALL_DIGITS = DIGITS | {
+    "weight_decay": 1e-4, "spaces": DIGITS_SPACES | {"temperature": [3e-3, 3e-1], "weight_decay": [1e-5, 1e-3]},
+    "network": {"name": "mnist_mlp", "valid_images": 5000},
+}  # fmt: skip
+SMALL = {"name": "mnist_mlp", "widths": [784, 16, 10], "batch_size": 32, "curve_rows": 100}
 TEXT_SPACES = {
     "lr of sgd": [0.6, 6.0], "lr of adam": [4e-3, 4e-2], "lr of santa": [1e-4, 1e-3],
     "temperature": [1e-2, 1.0], "weight_decay": [1e-7, 1e-5], "epsilon": [1e-4, 1e-2],
 }  # fmt: skip
+TEXT = {"text": "enwik8", "cycles": 12, "kept": 3, "weight_decay": 1e-6, "clip": 5.0, "spaces": TEXT_SPACES}
 TEMPERATURES = [0.001, 0.00316, 0.01, 0.0316, 0.1, 0.316, 1.0]
 
 TITLES = {"digits5k": "5,000 digits", "digits60k": "60,000 digits", "text": "char-LSTM"}
@@ -187,19 +186,13 @@ STUDY = Study(
         "smoke": {
             "data": "digits", "seeds": 2, "trials": 2, "evaluations": 2, "checkpoint_seconds": 1.0,
             "workloads": {
-                "digits5k": {
-                    "steps": 30, "cycles": 5, "kept": 5, "weight_decay": 1e-3, "spaces": DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "widths": [784, 16, 10], "batch_size": 32, "train_images": 500,
-                                "valid_images": 200, "curve_rows": 100},
+                "digits5k": DIGITS | {
+                    "steps": 30, "cycles": 5, "kept": 5,
+                    "network": SMALL | {"train_images": 500, "valid_images": 200},
                 },
-                "digits60k": {
-                    "steps": 36, "cycles": 6, "kept": 6, "weight_decay": 1e-4, "spaces": ALL_DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "widths": [784, 16, 10], "batch_size": 32, "valid_images": 500,
-                                "curve_rows": 100},
-                },
-                "text": {
-                    "text": "pydoc", "steps": 24, "cycles": 4, "kept": 3, "weight_decay": 1e-6,
-                    "clip": 5.0, "spaces": TEXT_SPACES,
+                "digits60k": ALL_DIGITS | {"steps": 36, "network": SMALL | {"valid_images": 500}},
+                "text": TEXT | {
+                    "text": "pydoc", "steps": 24, "cycles": 4,
                     "network": {"name": "char_lstm", "hidden": 8, "layers": 2, "batch_size": 10, "length": 10,
                                 "curve_characters": 1000, "train_characters": 20_000, "held_out_characters": 2000},
                 },
@@ -209,17 +202,10 @@ STUDY = Study(
         "laptop": {
             "data": "mnist", "seeds": 5, "trials": 8, "evaluations": 6, "checkpoint_seconds": 20.0,
             "workloads": {
-                "digits5k": {
-                    "steps": 6000, "cycles": 6, "kept": 6, "weight_decay": 1e-3, "spaces": DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "train_images": 5000, "valid_images": 5000},
-                },
-                "digits60k": {
-                    "steps": 9000, "cycles": 6, "kept": 6, "weight_decay": 1e-4, "spaces": ALL_DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "valid_images": 5000},
-                },
-                "text": {
-                    "text": "enwik8", "steps": 960, "cycles": 12, "kept": 3, "weight_decay": 1e-6,
-                    "clip": 5.0, "spaces": TEXT_SPACES,
+                "digits5k": DIGITS | {"steps": 6000},
+                "digits60k": ALL_DIGITS | {"steps": 9000},
+                "text": TEXT | {
+                    "steps": 960,
                     "network": {"name": "char_lstm", "layers": 2, "batch_size": 50, "train_characters": 2_502_500,
                                 "held_out_characters": 100_000, "curve_characters": 10_000},
                 },
@@ -229,19 +215,9 @@ STUDY = Study(
         "paper": {
             "data": "mnist", "seeds": 5, "trials": 16, "evaluations": 6, "checkpoint_seconds": 60.0,
             "workloads": {
-                "digits5k": {
-                    "steps": 12_000, "cycles": 6, "kept": 6, "weight_decay": 1e-3, "spaces": DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "train_images": 5000, "valid_images": 5000},
-                },
-                "digits60k": {
-                    "steps": 54_000, "cycles": 6, "kept": 6, "weight_decay": 1e-4, "spaces": ALL_DIGITS_SPACES,
-                    "network": {"name": "mnist_mlp", "valid_images": 5000},
-                },
-                "text": {
-                    "text": "enwik8", "steps": 36_000, "cycles": 12, "kept": 3, "weight_decay": 1e-6,
-                    "clip": 5.0, "spaces": TEXT_SPACES,
-                    "network": {"name": "char_lstm", "held_out_characters": 1_000_000},
-                },
+                "digits5k": DIGITS | {"steps": 12_000},
+                "digits60k": ALL_DIGITS | {"steps": 54_000},
+                "text": TEXT | {"steps": 36_000, "network": {"name": "char_lstm", "held_out_characters": 1_000_000}},
             },
             "curve": {"workload": "digits5k", "lr": 0.1, "T": TEMPERATURES},
         },

@@ -23,8 +23,8 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
     for line in settings["wells"]:
         seeds = request.seeds[: line.get("seeds")]
         runs += [_chain(request, "double-well", line, seed) for seed in seeds]
-    runs.append(_run(request, "reference", {"variant": "reference", "seed": 0, **settings["reference"]}))
-    runs.append(_run(request, "rate", {"variant": "rate", "seed": 0, **settings["rate"]}))
+    for variant in ("reference", "rate"):
+        runs.append(request.final("tempering", variant, "tempering", variant=variant, seed=0, **settings[variant]))
     for target, steps in settings["targets"].items():
         for name in ("calibrated", "paper", "constant"):
             line = _line(name, 0, steps, settings["warm_up"])
@@ -39,11 +39,7 @@ def _chain(request: Request, target: str, line: Mapping[str, Any], seed: int) ->
     config["integrator"] = "euler" if line["tempering"] == "paper" else "baoab"
     words = [target if target != "double-well" else f"d{line['dimensions']}", line["tempering"]]
     words += ["auto"] * (line.get("depth") == "auto") + [str(line[key]) for key in ("period",) if key in line]
-    return _run(request, "-".join([*words, f"seed{seed}"]), config)
-
-
-def _run(request: Request, name: str, config: dict[str, Any]) -> Run:
-    return Run(name, {"kind": "tempering", "study": "tempering", "scale": request.scale, "role": "final", **config})
+    return request.final("tempering", "-".join([*words, f"seed{seed}"]), "tempering", **config)
 
 
 def _line(name: str, dimensions: int, steps: int, warm_up: int, **more: Any) -> dict[str, Any]:
@@ -75,22 +71,16 @@ def _wells(
 
 _LADDER = {"rungs": 10, "hottest": 10.0, "every": 20}
 _DIMENSIONS, _PERIODS = (1, 10, 100, 1000), (1_000, 10_000, 100_000)
-_LAPTOP_WELLS = _wells(
-    400_000,
-    dimensions=_DIMENSIONS,
-    warm_up=4000,
-    long={"steps": 2_500_000, "seeds": 2},
-    short=100_000,
-    periods=_PERIODS,
-)
-_PAPER_WELLS = _wells(
-    400_000,
-    dimensions=_DIMENSIONS,
-    warm_up=4000,
-    long={"steps": 2_500_000, "seeds": 10},
-    short=100_000,
-    periods=_PERIODS,
-)
+_LONG: dict[str, Any] = {"dimensions": _DIMENSIONS, "warm_up": 4000, "short": 100_000, "periods": _PERIODS}
+_LAPTOP = {
+    "seeds": 3, "warm_up": 4000, "wells": _wells(400_000, long={"steps": 2_500_000, "seeds": 2}, **_LONG),
+    "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
+    "rate": {"chains": 1000, "steps": 200_000}, "reference": {"ladders": 48, "steps": 100_000, **_LADDER},
+}  # fmt: skip
+_PAPER = _LAPTOP | {
+    "seeds": 10, "wells": _wells(400_000, long={"steps": 2_500_000, "seeds": 10}, **_LONG),
+    "rate": {"chains": 1000, "steps": 400_000}, "reference": {"ladders": 48, "steps": 400_000, **_LADDER},
+}  # fmt: skip
 
 STUDY = Study(
     name="tempering",
@@ -117,22 +107,8 @@ STUDY = Study(
             "rate": {"chains": 100, "steps": 2000},
             "reference": {"ladders": 4, "steps": 400, **_LADDER},
         },
-        "laptop": {
-            "seeds": 3,
-            "warm_up": 4000,
-            "wells": _LAPTOP_WELLS,
-            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
-            "rate": {"chains": 1000, "steps": 200_000},
-            "reference": {"ladders": 48, "steps": 100_000, **_LADDER},
-        },
-        "paper": {
-            "seeds": 10,
-            "warm_up": 4000,
-            "wells": _PAPER_WELLS,
-            "targets": {"funnel": 400_000, "nine-modes": 800_000, "network": 400_000},
-            "rate": {"chains": 1000, "steps": 400_000},
-            "reference": {"ladders": 48, "steps": 400_000, **_LADDER},
-        },
+        "laptop": _LAPTOP,
+        "paper": _PAPER,
     },
     plan=plan,
 )

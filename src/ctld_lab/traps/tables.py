@@ -1,7 +1,7 @@
 """What the stored runs say: shares solved, paired comparisons, and the range of temperatures that do."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ctld_lab.files import MissingRecord, read_json
+from ctld_lab.report.statistics import holm
 from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
 from ctld_lab.traps.study import cell_path
 
@@ -111,15 +112,6 @@ def success(results: Results) -> pd.DataFrame:
 # ---- comparisons ----
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p values that are corrected for their number."""
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        corrected[place] = largest
-    return corrected
-
-
 def _pair(results: Results, problem: str, method: str, against: str) -> dict[str, Any]:
     """McNemar's exact test, and the paired difference with Agresti and Min's interval, which is not empty at 0 : 0."""
     mine, other = (results[problem][name].solved for name in (method, against))
@@ -143,7 +135,8 @@ def _pair(results: Results, problem: str, method: str, against: str) -> dict[str
 def compare(results: Results, methods: Sequence[str], against: str) -> pd.DataFrame:
     """Each of the methods against one other, on all problems, corrected over all of them."""
     frame = pd.DataFrame([_pair(results, problem, method, against) for problem in results for method in methods])
-    frame["corrected_p"] = holm(frame["p"].tolist())
+    corrected = holm({str(place): p for place, p in enumerate(frame["p"].tolist())})
+    frame["corrected_p"] = [corrected[str(place)] for place in range(len(frame))]
     frame["verdict"] = [_verdict(row) for row in frame.to_dict("records")]
     return frame
 
@@ -184,13 +177,15 @@ def ranges(results: Results) -> pd.DataFrame:
 # ---- as text ----
 
 
-def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+def _grid(methods: Sequence[str], problems: Sequence[str], entry: Callable[[str, str], str]) -> str:
+    """In Markdown, methods down and problems across; an entry is made of a problem and a method."""
+    rows = [[METHODS[method].title, *(entry(problem, method) for problem in problems)] for method in methods]
+    header, *body = (f"| {' | '.join(line)} |" for line in [["method", *problems], *rows])
+    return "\n".join([header, f"|{'---|' * (len(problems) + 1)}", *body])
 
 
 def success_text(results: Results) -> str:
-    """Per cent solved, methods down, problems across; the highest in bold, a choice at the edge of its levels with a star."""
+    """Per cent solved; the highest in bold, a choice at the edge of its levels with a star."""
     highest = {problem: max(cell.success for cell in cells.values()) for problem, cells in results.items()}
 
     def entry(problem: str, method: str) -> str:
@@ -199,34 +194,25 @@ def success_text(results: Results) -> str:
         text = f"**{text}**" if cell.success == highest[problem] else text
         return text + ("\\*" if cell.at_edge else "")
 
-    rows = [[METHODS[method].title, *(entry(problem, method) for problem in results)] for method in METHODS]
-    return _markdown(["method", *results], rows)
+    return _grid(list(METHODS), list(results), entry)
+
+
+def _of_frame(frame: pd.DataFrame, entry: Callable[[Mapping[Any, Any]], str]) -> str:
+    known = {(row["problem"], row["method"]): row for row in frame.to_dict("records")}
+    problems, methods = (list(dict.fromkeys(frame[name])) for name in ("problem", "method"))
+    return _grid(methods, problems, lambda problem, method: entry(known[problem, method]))
 
 
 def comparison_text(frame: pd.DataFrame) -> str:
-    """The difference in percentage points and the verdict, methods down, problems across."""
-    known = {(row["problem"], row["method"]): row for row in frame.to_dict("records")}
-    problems, methods = (list(dict.fromkeys(frame[name])) for name in ("problem", "method"))
-
-    def entry(problem: str, method: str) -> str:
-        row = known[problem, method]
-        return f"{100 * row['difference']:+.0f} {row['verdict']}"
-
-    rows = [[METHODS[method].title, *(entry(problem, method) for problem in problems)] for method in methods]
-    return _markdown(["method", *problems], rows)
+    """The difference in percentage points and the verdict."""
+    return _of_frame(frame, lambda row: f"{100 * row['difference']:+.0f} {row['verdict']}")
 
 
 def range_text(frame: pd.DataFrame) -> str:
     """Width in decades; ≥ where the range reaches an end of the grid."""
-    known = {(row["problem"], row["method"]): row for row in frame.to_dict("records")}
-    problems, methods = (list(dict.fromkeys(frame[name])) for name in ("problem", "method"))
-
-    def entry(problem: str, method: str) -> str:
-        row = known[problem, method]
-        return "–" if np.isnan(row["decades"]) else f"{'≥ ' if row['open'] else ''}{row['decades']:.2f}"
-
-    rows = [[METHODS[method].title, *(entry(problem, method) for problem in problems)] for method in methods]
-    return _markdown(["method", *problems], rows)
+    return _of_frame(
+        frame, lambda row: "–" if np.isnan(row["decades"]) else f"{'≥ ' if row['open'] else ''}{row['decades']:.2f}"
+    )
 
 
 def chosen_text(results: Results) -> str:
@@ -238,8 +224,7 @@ def chosen_text(results: Results) -> str:
         more = f"{point['runs']} runs" if method == "restarts" else more
         return f"{point['lr']:.2g}, {point['momentum']:g}, {more}"
 
-    rows = [[METHODS[method].title, *(entry(problem, method) for problem in results)] for method in METHODS]
-    return _markdown(["method", *results], rows)
+    return _grid(list(METHODS), list(results), entry)
 
 
 def texts(results: Results) -> dict[str, str]:

@@ -19,8 +19,7 @@ from torch.func import functional_call
 from ctld.ensembles import Metrics
 from ctld_lab.ranks import ALONE, Ranks
 from ctld_lab.streams import torch_generator
-from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, in_percent
+from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
 
 State = tuple[Tensor, Tensor]
 ALL = slice(None)  # rows

@@ -17,8 +17,7 @@ from torch.func import functional_call
 from ctld.ensembles import Metrics
 from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, stream_seed
-from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, in_percent
+from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
 
 CHUNK = 2000  # rows at a time, where no gradient is needed
 PROBE_IMAGES = 1000

@@ -12,7 +12,6 @@ between the image and what comes back from the present code through all decoders
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +20,7 @@ from torch import Tensor, nn
 
 from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, torch_generator
-from ctld_lab.workloads.precision import floating_point
-from ctld_lab.workloads.workload import Probe, evenly_spaced
+from ctld_lab.workloads.workload import OneModel, Probe, evenly_spaced, floating_point
 
 PIXEL_SCALE = 0.02
 CHUNK = 2000  # rows at a time, where no gradient is needed
@@ -85,7 +83,7 @@ class Stack(nn.Module):
         return self.decode(self.encode(inputs))
 
 
-class SdA:
+class SdA(OneModel):
     """`images` and `held_out` are pixels, one row an image; `held_out_name` is "test", or "valid" while tuning."""
 
     def __init__(
@@ -169,18 +167,6 @@ class SdA:
             metrics[split] = {"mse": 0.5 * error / rows.numel(), "image_mse": 0.5 * image_error / pixels.numel()}
         trained[-1].train()
         return metrics
-
-    def epochs(self, step: int) -> float:
-        return step * self.batch_size / self.num_data
-
-    def num_parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
-    def state(self) -> dict[str, Any]:
-        return dict(self.model.state_dict())
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.model.load_state_dict(state)
 
     def probe(self, size: int | None = None) -> Probe:
         """Of the image that comes back through the whole stack, by all parameters.

@@ -99,7 +99,7 @@ class Workload(Protocol):
 
 
 class OneModel:
-    """A workload of one stage and one model; left to say are `model`, `num_data`, `batch_size`, `loss` and `evaluate`."""
+    """A workload of one model; `model`, `num_data`, `batch_size`, `loss`, `evaluate` are its own, and `stages` if not one."""
 
     stages = 1
     model: nn.Module
@@ -160,3 +160,12 @@ def judged(workload: Classifier, members: Sequence[Mapping[str, Tensor]]) -> dic
         split: found | {f"last_{name}": value for name, value in last[split].items()}
         for split, found in together.items()
     }
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def floating_point(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise ValueError(f"dtype = {name!r} is unknown; give one of {', '.join(map(repr, DTYPES))}")
+    return DTYPES[name]
