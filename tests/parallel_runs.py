@@ -12,7 +12,6 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ctld
-from ctld.tempering.means import WarmUp
 
 ROWS, STEPS, EXPLORATION = 24, 32, 22
 LR = {"santa": 2e-4, "psgld": 1e-3}
@@ -56,8 +55,7 @@ def optimizer_for(model, method="ctld", *, calibrated=False, **options):
     """With one group of parameters that explores and, for CTLD, one that does not."""
     if calibrated:
         options["tempering"] = ctld.tempering.CalibratedTempering(0.8, warm_up=100)
-        options["tempering"].warm_up_steps = 10  # shorter than a user may have it
-        options["tempering"]._warm_up = WarmUp(10)
+        options["tempering"]._least_warm_up = 10  # shorter than a user may have it
     needs = ctld.OPTIMIZERS[method].needs
     known = {"num_data": ROWS, "exploration_steps": EXPLORATION, "num_steps": STEPS, "num_cycles": 2}
     options = (

@@ -15,6 +15,7 @@ from torch.nn import functional
 import ctld
 from ctld import CTLD, OPTIMIZERS, Langevin, NonFiniteError, diagnostics
 from ctld.chains import Chains, NonFiniteChainsError
+from ctld.observing import TakesLoss
 from targets import equal, saved
 
 NUM_CHAINS, STEPS, EXPLORATION = 3, 50, 30
@@ -68,7 +69,7 @@ def train_alone(model, optimizer, batches, loss=loss):
         optimizer.zero_grad()
         value = loss(model, *each)
         value.backward()
-        if isinstance(optimizer, CTLD):
+        if isinstance(optimizer, TakesLoss):
             optimizer.step(loss=value)
         else:
             optimizer.step()

@@ -122,6 +122,13 @@ def run(
         names = [] if methods is None else methods.split(",")
         execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
         return
+    if study == "posterior":
+        from ctld_lab.studies import posterior
+
+        scale = scale or "laptop"
+        given = [[] if text is None else text.split(",") for text in (methods, data)]
+        posterior.execute(scale, directory or Path("runs") / f"posterior-{scale}", *given, data_dir=data_dir)
+        return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale
 

@@ -86,8 +86,9 @@ class TestProperties:
     def test_fine_tuning_record(self):
         problem, optimizer = build()
         run(problem, optimizer, 25)
-        groups = optimizer.last.groups
-        assert optimizer.last == StepRecord(alpha=optimizer.tempering.alpha, temperature_ratio=1.0, groups=groups)
+        last, alpha = optimizer.last, optimizer.tempering.alpha
+        expected = StepRecord(alpha, 1.0, groups=last.groups, steps_since_cold=last.steps_since_cold)
+        assert last == expected
         assert optimizer.last.potential is optimizer.last.alpha_force is None
 
     def test_repr_hides_the_state(self):

@@ -359,3 +359,37 @@ class TestState:
         train(problem, optimizer, range(70, 150))
         train(twin_problem, twin, range(70, 150))
         assert equal(twin.state_dict(), optimizer.state_dict())
+
+
+def test_how_long_ago_the_last_cold_step_was():
+    """A triangle wave from cold to hot and back: counted by hand. It goes on through a state, and through fine-tuning."""
+    problem = Classification()
+    options = {"num_data": 96, "weight_decay": 1e-2, "temperature": 0.1, "seed": 3, "exploration_steps": 60}
+    optimizer = CTLD(problem.model.parameters(), 0.05, tempering=Tempering.driven(25), **options)
+    expected = None
+    for step in range(70):
+        train(problem, optimizer, range(step, step + 1))
+        if step < 60 and optimizer.last.temperature_ratio == 1.0:
+            expected = 0
+        elif expected is not None:
+            expected += 1
+        assert optimizer.last.steps_since_cold == expected
+        if step == 40:
+            state = optimizer.state_dict()
+            optimizer = CTLD(problem.model.parameters(), 0.05, tempering=Tempering.driven(25), **options)
+            optimizer.load_state_dict(state)
+    assert expected >= 10
+
+
+def test_a_run_that_is_never_cold_says_so():
+    problem = Classification()
+    optimizer = CTLD(
+        problem.model.parameters(),
+        0.05,
+        num_data=96,
+        exploration_steps=9,
+        temperature=0.1,
+        tempering=Tempering.constant(2.0),
+    )
+    train(problem, optimizer, range(5))
+    assert optimizer.last.steps_since_cold is None

@@ -38,12 +38,15 @@ OPTIONS = {
     "easgd": {"lr": 0.05, "period": 3},
     "eamsgd": {"lr": 0.05, "period": 3},
     "csghmc": {"lr": 0.05, "momentum": 0.8, "num_data": 96, "num_steps": 20, "num_cycles": 2, "exploration_share": 0.6},
+    "tact_hmc": {"lr": 0.05, "momentum": 0.8, "num_data": 96, "alpha_step": 0.2},
+    "resgld": {"lr": 0.05, "momentum": 0.8, "num_data": 96},
 }
 FROM_TORCH = [
     name for name, method in OPTIMIZERS.items() if method.optimizer.__module__ == "ctld.optimizers.from_torch"
 ]
 OURS = [name for name in OPTIMIZERS if name not in FROM_TORCH]
 NOISY = [name for name, method in OPTIMIZERS.items() if method.noisy]
+NEED_LOSS = [name for name, method in OPTIMIZERS.items() if method.needs_loss]
 STEPS = 20
 
 every_row = pytest.mark.parametrize("name", OPTIMIZERS)
@@ -80,7 +83,7 @@ def go_on(problem, optimizer, steps=range(STEPS), scheduler=None):
 class TestTable:
     def test_these_tests_cover_it(self):
         assert set(OPTIONS) == set(OPTIMIZERS)
-        assert len(OPTIMIZERS) == 16
+        assert len(OPTIMIZERS) == 18
 
     @every_row
     def test_row(self, name):
@@ -337,7 +340,8 @@ class TestSchedulers:
         for step in range(STEPS):
             before = problem.flat()
             go_on(problem, optimizer, range(step, step + 1), scheduler)
-            assert coasts or torch.equal(problem.flat(), before) == (step in (4, 5))
+            rests = step in (4, 5) or (name == "resgld" and step == 0)  # it shows its other chain, which starts alike
+            assert coasts or torch.equal(problem.flat(), before) == rests
         assert problem.flat().isfinite().all()
 
     @every_row
@@ -577,9 +581,12 @@ class TestLoss:
             ends.append(problem.flat())
         assert all(torch.equal(end, ends[0]) for end in ends)
 
-    def test_only_ctld_needs_it(self):
-        assert [name for name, method in OPTIMIZERS.items() if method.needs_loss] == ["ctld"]
-        problem, optimizer = start("ctld")
+    def test_those_that_temper_need_it(self):
+        assert NEED_LOSS == ["ctld", "tact_hmc", "resgld"]
+
+    @pytest.mark.parametrize("name", NEED_LOSS)
+    def test_without_it_the_step_is_refused(self, name):
+        problem, optimizer = start(name)
         problem.backward(0)
         with pytest.raises(ValueError, match="needs the loss"):
             optimizer.step()
@@ -698,6 +705,14 @@ BAD = {
     "num_steps": [0, 2.5],
     "num_cycles": [0, -1, 1.5],
     "exploration_share": [-0.1, 1.1, math.nan],
+    "hottest": [0.5, math.nan, math.inf],
+    "alpha_step": [0.0, 1.0, math.nan],
+    "alpha_friction": [0.0, 1.0, math.nan],
+    "inertia": [-0.1, math.nan],
+    "thermostat": ["half", None],
+    "ratio": [0.5, math.nan, math.inf],
+    "biased_divisor": [0.5, math.nan],
+    "localization": [-0.1, math.nan],
 }
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ctld.tempering.calibrated import CalibratedTempering
-from ctld.tempering.means import BinnedMeans, Seen, WarmUp
+from ctld.tempering.means import BinnedMeans
+from ctld.tempering.warm_up import Seen, WarmUp
 
 STEPS = 20_000
 
@@ -44,7 +45,7 @@ def test_noise_is_told_from_what_moves_slowly():
     generator = np.random.default_rng(3)
     wave = 100.0 * np.sin(np.arange(STEPS) / 20.0)
     series = wave + 2.0 * generator.standard_normal(STEPS)
-    seen = watched(series).result()
+    seen = watched(series).result
     assert seen.noise == pytest.approx(4.0, rel=4 * 0.020)
     second = series[STEPS // 2 :]
     # The twin: ½(x_t − x_{t−1})² takes the wave for noise.
@@ -62,7 +63,7 @@ def test_statistics_of_a_known_series():
     too small by as much.
     """
     noise = np.random.default_rng(5).standard_normal(STEPS)
-    seen = watched(100.0 + autoregressive(0.9, 9.0, STEPS) + noise).result()
+    seen = watched(100.0 + autoregressive(0.9, 9.0, STEPS) + noise).result
     motion = 9.0 * 0.1 * 2.1 / 3
     assert seen.noise == pytest.approx(1.0 + motion, rel=0.08)
     assert seen.variance == pytest.approx(9.0 - motion, rel=4 * 0.06)
@@ -107,7 +108,7 @@ def by_hand(control, seen, visits):
 def test_the_mean_is_a_fit_with_a_ridge_and_residuals_by_their_weight(correlation_time):
     """After 20 visits, where it is fitted, in bins and at places of all kinds; what it expects is that of the fit by hand."""
     control = CalibratedTempering(depth=0.85, num_bins=12)
-    seen = Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=correlation_time)
+    seen = Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=correlation_time, steps=2000)
     means = BinnedMeans(control, seen)
     generator = np.random.default_rng(2)
     places = [0.1, 0.45, 0.7, 0.7, 1.0, 1.3, 1.49, 1.2, 0.9, 0.3] * 2
@@ -127,7 +128,7 @@ def test_the_mean_is_a_fit_with_a_ridge_and_residuals_by_their_weight(correlatio
 def test_before_any_visit_it_expects_what_the_warm_up_saw():
     """⟨U/T⟩ = mean + B(1/g − 1): for a quadratic U that is exact."""
     control = CalibratedTempering(depth=0.85)
-    means = BinnedMeans(control, Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=3.0))
+    means = BinnedMeans(control, Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=3.0, steps=2000))
     for place in (0.2, 0.8, 1.4):
         expected = 40.0 + 6.0 * (1 / control.scaling(place) - 1.0)
         assert means.deviation(place, 50.0) == pytest.approx(50.0 - expected, rel=1e-9)

@@ -1,4 +1,4 @@
-"""Ten kills of the hundred that `make torture` makes."""
+"""Twenty kills of the two hundred that `make torture` makes."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from kill_and_resume import torture
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them"),
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.xdist_group("torture"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "workload"), [("elastic", "char_lstm"), ("same", "sda")])
-def test_killed_five_times_it_ends_where_it_would_have(kind, workload, tmp_path):
-    assert torture(kind, workload, 5, seed=1, root=tmp_path)["kills"] == 5
+def test_killed_ten_times_it_ends_where_it_would_have(kind, workload, tmp_path):
+    assert torture(kind, workload, 10, seed=1, root=tmp_path)["kills"] == 10

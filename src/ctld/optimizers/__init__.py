@@ -9,12 +9,14 @@ from ctld.optimizers.from_torch import SGD, Adadelta, Adam, RMSprop
 from ctld.optimizers.langevin import Langevin
 from ctld.optimizers.psgld import PSGLD
 from ctld.optimizers.record import StepRecord
+from ctld.optimizers.resgld import ReSGLD
 from ctld.optimizers.santa import Santa
 from ctld.optimizers.sghmc import SGHMC
 from ctld.optimizers.sgld import SGLD
 from ctld.optimizers.sgnht import SGNHT
 from ctld.optimizers.simulated_annealing import SimulatedAnnealing
 from ctld.optimizers.table import OPTIMIZERS, Method, create
+from ctld.optimizers.tact_hmc import TACTHMC
 from ctld.thermometers import GroupTemperatures
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "TACTHMC",
     "Adadelta",
     "Adam",
     "AnnealSGD",
@@ -36,6 +39,7 @@ __all__ = [
     "Method",
     "RMSPreconditioner",
     "RMSprop",
+    "ReSGLD",
     "Santa",
     "SimulatedAnnealing",
     "StepRecord",

@@ -28,6 +28,7 @@ _log = logging.getLogger("ctld")
 
 STATE_PREFIX = "ctld_"
 STATE_FORMAT = 2  # 1, of version 0.1, has no settings but num_data, and is read too
+_LATER = frozenset({"tempering_window", "last_cold_step"})  # entries that older states of either format do not have
 _UNFIT = (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, IndexError)
 """What values that no run has saved may raise."""
 MOVES_ON = "noise_generator"
@@ -140,7 +141,8 @@ class Resumable(Optimizer, ABC):
         if seed > MAX_SEED:
             raise ValueError(f"seed = {seed} is out of range; give an int from 0 to {MAX_SEED}")
         for prefix, part in self._parts():
-            part.load_state_dict({key: state[prefix + key] for key in part.state_dict()})
+            names = [key for key in part.state_dict() if prefix + key not in _LATER or prefix + key in state]
+            part.load_state_dict({key: state[prefix + key] for key in names})
         self.seed = seed
 
     def _accept(self, _: Optimizer, candidate: dict[str, Any]) -> None:
@@ -220,7 +222,7 @@ class Resumable(Optimizer, ABC):
             )
         older = {"settings"} if state["format"] == 1 else set()
         missing = (set(self._global_state()) - older) ^ (set(state) - ({"num_data"} if older else set()))
-        if missing:
+        if missing := missing - (_LATER - set(state)):
             raise ValueError(
                 f"the state does not fit: {sorted(missing)} are on one side only; build the optimizer with the options "
                 "that it had when the state was saved"

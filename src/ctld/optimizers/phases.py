@@ -85,7 +85,7 @@ class Phased(Sampler):
     def last(self) -> StepRecord | None:
         """What the last step did; None before the first, and after a state was loaded."""
         self.thermometers.num_groups = len(self.param_groups)
-        return self.journal.record(self.thermometers)
+        return self.journal.record(self.thermometers, self.steps)
 
     @property
     def noise_compensation(self) -> bool:

@@ -25,6 +25,8 @@ class StepRecord(NamedTuple):
     """h, the force on α."""
     groups: tuple[GroupTemperatures | None, ...] = ()
     """Of each group that has explored, its temperatures so far, in units of T/g(α), with errors; None for the others."""
+    steps_since_cold: int | None = None
+    """How many steps ago the last one was that explored at T itself, g(α) = 1: 0 is this one. None if there was none."""
 
 
 class Energies(NamedTuple):
@@ -93,13 +95,15 @@ class Journal:
         found: float = self._last[2].hamiltonian(self._last[3])
         return found
 
-    def record(self, thermometers: Thermometers) -> StepRecord | None:
-        """Returns the record; None before the first step."""
+    def record(self, thermometers: Thermometers, steps: int) -> StepRecord | None:
+        """Returns the record; None before the first step. `steps` are done."""
         if self._last is None:
             return None
         alpha, ratio, energies, temperature, force = self._last
         groups = thermometers.temperatures
+        since = None if thermometers.last_cold_step < 0 else steps - 1 - thermometers.last_cold_step
         if energies is None:
-            return StepRecord(alpha, ratio, groups=groups)
+            return StepRecord(alpha, ratio, groups=groups, steps_since_cold=since)
         hamiltonian = energies.hamiltonian(temperature)
-        return StepRecord(alpha, ratio, energies.potential, energies.kinetic_temperature, hamiltonian, force, groups)
+        measured = energies.potential, energies.kinetic_temperature, hamiltonian, force
+        return StepRecord(alpha, ratio, *measured, groups, since)

@@ -14,11 +14,13 @@ from ctld.optimizers.ctld import CTLD
 from ctld.optimizers.easgd import EAMSGD, EASGD
 from ctld.optimizers.langevin import Langevin
 from ctld.optimizers.psgld import PSGLD
+from ctld.optimizers.resgld import ReSGLD
 from ctld.optimizers.santa import Santa
 from ctld.optimizers.sghmc import SGHMC
 from ctld.optimizers.sgld import SGLD
 from ctld.optimizers.sgnht import SGNHT
 from ctld.optimizers.simulated_annealing import SimulatedAnnealing
+from ctld.optimizers.tact_hmc import TACTHMC
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ OPTIMIZERS: dict[str, Method] = {
     "easgd": Method(EASGD, "EASGD", "Zhang, Choromanska, LeCun 2015", needs_process_group=True, noisy=False),
     "eamsgd": Method(EAMSGD, "EAMSGD", "Zhang, Choromanska, LeCun 2015", needs_process_group=True, noisy=False),
     "csghmc": Method(CSGHMC, "cSGHMC", "Zhang et al. 2020", needs=frozenset({"num_data", "num_steps"}), samples=True),
+    "tact_hmc": Method(TACTHMC, "TACT-HMC", "Luo et al. 2018", needs=_NUM_DATA, needs_loss=True, samples=True),
+    "resgld": Method(ReSGLD, "replica exchange", "Deng et al. 2020", needs=_NUM_DATA, needs_loss=True, samples=True),
 }
 """Name → method. Names are lower case with underscores."""
 

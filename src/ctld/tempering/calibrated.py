@@ -8,7 +8,8 @@ tempering in what it tempers and in how it finds F.
     geometric g       1 on the plateau, then (1 − depth)^z, z = (|α| − plateau)/(edge − plateau)
     adaptive force    ⟨U⟩ at this α is measured, as A + B/g(α) plus a residual for each bin: no hills, no height
     reflecting walls  no confining potential
-    warm-up           α rests at 0 while U/T is watched. Its variance B and correlation time τ give the mass, and the depth
+    warm-up           α rests at 0 while U/T is watched, until that has been for many correlation times τ, or for half of the
+                      exploration. The variance B of U/T and τ give the mass, and the depth
     noise on U        ν², from second differences of U; what it heats α by is left out of the injected noise
 
 α has units of its own: its clock ticks once a step, α ← α + p/m, with m = max(B·max(g′/g)²/0.4², 400) and p forgotten by
@@ -16,7 +17,7 @@ c = e^{−0.2}. Nothing depends on the scale of θ: U(sθ) with lr/s² gives the
 
 Cost: fluctuations of U are friction on α, so a half-trip (0 to edge) takes about Γℓ²/2 steps, ℓ = −ln(1 − depth),
 Γ = Var(U/T)·τ + 0.7ν². Derived in docs/tempering.md. What fits into n steps with k half-trips is
-depth = 1 − exp(−sqrt(2n/((k + 12)Γ))): `depth="auto"`.
+depth = 1 − exp(−sqrt(2n/((k + 12)Γ))): `depth="auto"`. Trips that stay away are noticed while the run goes on, and said.
 """
 
 import logging
@@ -28,14 +29,14 @@ import torch
 
 from ctld.checks import integer, real, warn_user
 from ctld.tempering.control import Exploration, Leg, TemperatureControl
-from ctld.tempering.means import BinnedMeans, WarmUp
+from ctld.tempering.means import BinnedMeans
+from ctld.tempering.trips import TRIPS, Trips
+from ctld.tempering.warm_up import MANY, WarmUp
 
 _log = logging.getLogger("ctld")
 
 DEEPEST = 0.85
 """Of `depth="auto"`: the paper's depth."""
-TRIPS = 20
-"""Half-trips that are wanted; with fewer, averages at g = 1 rest on too few visits."""
 _FORGETTING = math.exp(-0.2)
 _LARGEST_KICK = 0.4  # of p by B's typical force, relative to its thermal size
 _LEAST_MASS = 400.0
@@ -61,15 +62,16 @@ class CalibratedTempering(TemperatureControl):
         self.edge = real("edge", edge, above=0)
         self.plateau = real("plateau", plateau, at_least=0, below=self.edge)
         self.depth = None if depth == "auto" else real("depth", depth, above=0, below=1)
-        self.warm_up_steps = integer("warm_up", warm_up, at_least=100)
+        self._known_slope: tuple[float | None, float] = (None, 0.0)
+        self._least_warm_up = integer("warm_up", warm_up, at_least=100)
         self.num_bins = integer("num_bins", num_bins, at_least=3)
         self.alpha = self.alpha_momentum = 0.0
         self.mass = math.nan
-        self.steps = self.steps_clamped = self.half_trips = 0
-        self._side = 0  # which end of |α| was visited last: 0 the plateau, 1 the edge
+        self.steps = self.steps_clamped = 0
+        self._trips = Trips(self.plateau, self.edge)
         self._exploration_steps: int | None = None
         self._euler = self._cycles = False
-        self._warm_up = WarmUp(self.warm_up_steps)
+        self._warm_up = WarmUp(self._least_warm_up)
         self._means: BinnedMeans | None = None
         self._taken = False
 
@@ -78,11 +80,15 @@ class CalibratedTempering(TemperatureControl):
     @property
     def _slope(self) -> float:
         """|g′/g| beyond the plateau."""
-        return 0.0 if self.depth is None else -math.log1p(-self.depth) / (self.edge - self.plateau)
+        if self.depth != self._known_slope[0]:
+            depth = self.depth or 0.0
+            self._known_slope = self.depth, -math.log1p(-depth) / (self.edge - self.plateau)
+        return self._known_slope[1]
 
     def scaling(self, alpha: float) -> float:
         """g(α)."""
-        return math.exp(-self._slope * max(abs(alpha) - self.plateau, 0.0))
+        beyond = abs(alpha) - self.plateau
+        return math.exp(-self._slope * beyond) if beyond > 0.0 else 1.0
 
     def _derivative(self, alpha: float) -> float:
         if abs(alpha) <= self.plateau:
@@ -103,8 +109,24 @@ class CalibratedTempering(TemperatureControl):
         return share + (1.0 - share) * math.expm1(length) / length
 
     @property
+    def warm_up_steps(self) -> int:
+        """How long the warm-up takes, as far as is known: while it lasts, it may have to be longer."""
+        return self._warm_up.until
+
+    @property
     def warming_up(self) -> bool:
-        return self.steps < self.warm_up_steps
+        """Whether α rests at 0 as yet."""
+        return not self._warm_up.over
+
+    @property
+    def half_trips(self) -> int:
+        """How often α has travelled between cold and hot."""
+        return self._trips.count
+
+    @property
+    def promised_half_trips(self) -> float:
+        """How many half-trips there should have been by now."""
+        return self._trips.promised(self.steps) if self._warm_up.over else 0.0
 
     # ---- a step ----
 
@@ -120,6 +142,8 @@ class CalibratedTempering(TemperatureControl):
         self._taken = True
         self._exploration_steps, self._cycles = exploration.steps, exploration.cycles
         self._euler = exploration.integrator == "euler"
+        if not exploration.cycles:  # else nobody knows how much exploration there will be
+            self._warm_up = WarmUp(self._least_warm_up, exploration.steps // 2)
         if exploration.steps <= self.warm_up_steps and not exploration.cycles:
             warn_user(
                 f"all {exploration.steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
@@ -130,12 +154,11 @@ class CalibratedTempering(TemperatureControl):
         """Move α by one step, from U/T at the present parameters and one standard normal number."""
         assert potential is not None, "it is asked for, by needs_potential"
         self.steps += 1
-        if self.steps <= self.warm_up_steps:
+        if self._means is None:
             self._warm_up.observe(potential)
-            if self.steps == self.warm_up_steps:
+            if self._warm_up.over:
                 self._calibrate(normal)
             return Leg()
-        assert self._means is not None
         slope = self._derivative(self.alpha)
         noise = self._warm_up.observe_noise(potential)
         force = -slope * self._means.deviation(abs(self.alpha), potential)
@@ -173,50 +196,66 @@ class CalibratedTempering(TemperatureControl):
         self.alpha = alpha
 
     def _count(self) -> None:
-        place = abs(self.alpha)
-        # As `diagnostics.half_trips` counts them.
-        far = self.plateau + 0.9 * (self.edge - self.plateau)
-        side = 0 if place <= self.plateau else 1 if place >= far else self._side
-        self.half_trips += side != self._side
-        self._side = side
+        if self._trips.visit(abs(self.alpha), self.steps) and (said := self._trips.look(self.steps)) is not None:
+            warn_user(
+                f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
+                f"{TRIPS}. U/T moves more slowly, or by more, than it did there: give more exploration_steps, a longer "
+                f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
+                "a schedule"
+            )
 
     # ---- calibration ----
 
     def _calibrate(self, normal: float) -> None:
         """Mass and depth, from what the warm-up has seen."""
-        seen = self._warm_up.result()
+        seen = self._warm_up.result
         left = self._exploration_steps or 1
         if not self._cycles:  # else trips begin at 0 in each, and have to fit into one
             left = max(left - self.steps, 1)
-        friction = max(seen.variance * seen.correlation_time + 0.7 * seen.noise, 1e-12)
         if self.depth is None:
-            self.depth = min(DEEPEST, -math.expm1(-math.sqrt(2.0 * left / ((TRIPS + 12) * friction))))
+            self.depth = min(DEEPEST, -math.expm1(-math.sqrt(2.0 * left / ((TRIPS + 12) * seen.friction))))
         steepest = self._slope  # max|g′| too: g is 1 where it begins to fall
         self.mass = max(seen.variance * (steepest / _LARGEST_KICK) ** 2, _LEAST_MASS)
         if seen.noise:
             self.mass = max(self.mass, 1.2 * steepest**2 * seen.noise * (1 + _FORGETTING) / (4 * (1 - _FORGETTING)))
         self.alpha_momentum = math.sqrt(self.mass) * normal
         self._means = BinnedMeans(self, seen)
-        length = -math.log1p(-self.depth)
-        trips = left / (0.5 * friction * length**2)
+        self._promise()
+        trips = self._trips.promised(self.steps + left)
         facts = (
             f"U/T = {seen.mean:.5g} with variance {seen.variance:.4g} beside {seen.noise:.3g} of minibatch noise and a "
             f"correlation time of {seen.correlation_time:.3g} steps: depth {self.depth:.3g} (temperatures up to "
             f"{1 / (1 - self.depth):.3g} T), mass {self.mass:.4g}, about {trips:.3g} half-trips in {left} steps"
         )
-        _log.info("calibrated tempering: %s", facts)
-        if trips < TRIPS or self.depth < _SHALLOW:
+        _log.info("calibrated tempering, after a warm-up of %d steps: %s", self.warm_up_steps, facts)
+        if trips < TRIPS or self.depth < _SHALLOW or not seen.enough:
+            self._trips.warned = True
+            if not seen.enough:
+                facts += (
+                    f". The last {seen.steps} steps of the warm-up, which may take half of the exploration, hold "
+                    f"{seen.steps / seen.correlation_time:.3g} of these correlation times, where {MANY} tell what they are"
+                    f"{'' if seen.settled else ', and have another mean than the steps before'}: the number of trips is a guess"
+                )
             warn_user(
                 f"calibrated tempering does not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
                 "a depth that matters; give more exploration_steps, or Tempering.driven(period), a schedule"
             )
+
+    def _promise(self) -> None:
+        """Have the trips know how long one takes: Γℓ²/2 steps, and what α of this mass would take if U were constant."""
+        assert self.depth is not None
+        memory = 0.5 + _FORGETTING / (1.0 - _FORGETTING)
+        alone = 0.5 * self.edge**2 * self.mass / memory
+        length = alone + 0.5 * self._warm_up.result.friction * math.log1p(-self.depth) ** 2
+        end = 0 if self._cycles or self._exploration_steps is None else self._exploration_steps
+        self._trips.promise(begin=self.warm_up_steps, length=length, end=end)
 
     # ---- state ----
 
     def restart(self) -> None:
         """α returns to 0, where a cycle begins; momenta and means are kept."""
         self.alpha = 0.0
-        self._side = 0
+        self._trips.hot = False
         self._warm_up.interrupt()
 
     def state_dict(self) -> dict[str, Any]:
@@ -229,31 +268,34 @@ class CalibratedTempering(TemperatureControl):
             "steps": self.steps,
             "steps_clamped": self.steps_clamped,
             "half_trips": self.half_trips,
-            "side": self._side,
-            "warm_up_steps": self.warm_up_steps,
+            "side": int(self._trips.hot),
+            "warm_up_steps": self._least_warm_up,
             "plateau": self.plateau,
             "edge": self.edge,
             "warm_up": torch.tensor(self._warm_up.numbers(), dtype=torch.float64),
+            "window": torch.tensor([*self._warm_up.window(), *self._trips.numbers], dtype=torch.float64),
             "means": torch.from_numpy(np.zeros((5, self.num_bins)) if means is None else means.numbers()),
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over a state, or refuse it and stay unchanged."""
-        if state_dict.keys() != self.state_dict().keys():
+        """Take over a state, or refuse it and stay unchanged. One of version 0.1 has no window."""
+        if state_dict.keys() | {"window"} != self.state_dict().keys():
             raise ValueError("the state is not that of a calibrated tempering; build the tempering as it was saved")
         bins = state_dict["means"].shape[1]
         if bins != self.num_bins:
             raise ValueError(
                 f"the state has {bins} bins, this tempering {self.num_bins}; build it with num_bins={bins}"
             )
-        for name in ("warm_up_steps", "plateau", "edge"):
-            if state_dict[name] != getattr(self, name):
+        built = {"warm_up_steps": self._least_warm_up, "plateau": self.plateau, "edge": self.edge}
+        for name, here in built.items():
+            if state_dict[name] != here:
                 raise ValueError(
-                    f"the state has {name} = {state_dict[name]:g}, this tempering {getattr(self, name):g}; build it as it was"
+                    f"the state has {name} = {state_dict[name]:g}, this tempering {here:g}; build it as it was"
                 )
-        shapes = {"warm_up": (self.warm_up_steps + 8,), "means": (5, self.num_bins)}
+        window = state_dict.get("window", torch.zeros(WarmUp.NUMBERS + 2, dtype=torch.float64))
+        shapes = {"warm_up": (self._least_warm_up + 8,), "means": (5, self.num_bins), "window": (WarmUp.NUMBERS + 2,)}
         for name, shape in shapes.items():
-            value = state_dict[name]
+            value = window if name == "window" else state_dict[name]
             if not isinstance(value, torch.Tensor) or value.dtype != torch.float64 or tuple(value.shape) != shape:
                 raise ValueError(
                     f"{name} of the state is no tensor of numbers of shape {shape}; load one that was saved"
@@ -268,15 +310,23 @@ class CalibratedTempering(TemperatureControl):
         counts = [
             integer(name, state_dict[name], at_least=0) for name in ("steps", "steps_clamped", "half_trips", "side")
         ]
-        if counts[0] > self.warm_up_steps and (unknown["mass"] or unknown["depth"]):
+        if counts[3] > 1:
+            raise ValueError(f"side = {counts[3]} of the state is neither 0 nor 1; load one that was saved")
+        of_window = window.tolist()[: WarmUp.NUMBERS] if "window" in state_dict else None
+        warm_up = WarmUp.from_numbers(
+            self._least_warm_up, state_dict["warm_up"].tolist(), of_window, self._warm_up.at_most
+        )
+        if warm_up.over and (unknown["mass"] or unknown["depth"]):
             raise ValueError(f"the state has no mass or depth after {counts[0]} steps; load one that was saved")
-        self._warm_up = WarmUp.from_numbers(self.warm_up_steps, state_dict["warm_up"].tolist())
+        self._warm_up = warm_up
         self.alpha, self.alpha_momentum, self.mass, self.depth = alpha, momentum, mass, depth
-        self.steps, self.steps_clamped, self.half_trips, self._side = counts
+        self.steps, self.steps_clamped = counts[:2]
         self._means = None
-        if self.steps >= self.warm_up_steps:
-            self._means = BinnedMeans(self, self._warm_up.result())
+        if warm_up.over:
+            self._means = BinnedMeans(self, warm_up.result)
             self._means.load(state_dict["means"].to("cpu", torch.float64).numpy())
+            self._promise()
+        self._trips.go_on(counts[2], bool(counts[3]), window[WarmUp.NUMBERS :].tolist(), self.steps)
 
     def __repr__(self) -> str:
         depth = "auto" if self.depth is None else f"{self.depth:.4g}"

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld.checks import flag
+from ctld.checks import flag, integer
 from ctld.noise import scalar_normal
 from ctld.stepping.foreach import Noise
 from ctld.thermometers.group import GroupTemperatures, GroupThermometer
@@ -43,6 +43,8 @@ class Thermometers:
         """Whether what is held of a probe is one rank's alone."""
         self.warned = False
         """Whether its advice has been given."""
+        self.last_cold_step = -1
+        """Number of the last step that explored at T itself, g = 1; −1 if none did."""
         self._groups: dict[int, GroupThermometer] = {}
         self._readings: list[tuple[int, float, float]] = []
         self._seen: dict[int, tuple[int, Tensor]] = {}
@@ -141,7 +143,11 @@ class Thermometers:
         if self.sharded:
             rows[:, 2] = 0.0
             rows[:, -2 * PROJECTIONS :] = 0.0
-        return {"thermometers": rows, "warned_of_temperature": self.warned}
+        return {
+            "thermometers": rows,
+            "warned_of_temperature": self.warned,
+            "last_cold_step": self.last_cold_step,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         rows = state_dict["thermometers"]
@@ -155,9 +161,11 @@ class Thermometers:
                 f"the thermometers of the state are of shape {tuple(rows.shape)}, expected "
                 f"{(self.num_groups, GroupThermometer.NUMBERS)}: it has other groups"
             )
+        last_cold_step = integer("last_cold_step", state_dict.get("last_cold_step", -1), at_least=-1)
         groups = {number: GroupThermometer() for number, row in enumerate(rows.tolist()) if row[0]}
         for number, thermometer in groups.items():
             thermometer.numbers = rows[number].tolist()
         self.warned = flag("warned_of_temperature", state_dict["warned_of_temperature"])
         self._groups, self._readings, self._seen, self._elements = groups, [], {}, {}
+        self.last_cold_step = last_cold_step
         self._window = -1  # of another seed

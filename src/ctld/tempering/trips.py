@@ -1,0 +1,72 @@
+"""How often α travels between cold and hot, beside how often it was to."""
+
+from collections.abc import Sequence
+
+TRIPS = 20
+"""Half-trips that are wanted; with fewer, averages at g = 1 rest on too few visits."""
+_LOOK = 8  # half-trips that were to be by the first look, and by each further one
+_MISSED = 0.25  # share of them below which they are called missing; chance alone gets there once in some hundred runs
+
+
+class Trips:
+    """Counts half-trips as `diagnostics.half_trips` does, and finds out whether they stay away.
+
+    Parameters
+    ----------
+    plateau, edge : float
+        Cold is |α| ≤ plateau; hot is the last tenth of the way to the edge.
+    """
+
+    def __init__(self, plateau: float, edge: float) -> None:
+        self._cold, self._hot = plateau, plateau + 0.9 * (edge - plateau)
+        self.count = 0
+        self.hot = False
+        """Which end was visited last."""
+        self.warned = self._missed = False
+        self._begin, self._length, self._end, self._next_look = 0, 1.0, 0, 0
+
+    def promise(self, *, begin: int, length: float, end: int) -> None:
+        """Hear that from step `begin` on a half-trip should take `length` steps; all is over at `end`, 0 if nobody knows."""
+        self._begin, self._length, self._end = begin, length, end
+        self._plan(begin)
+
+    def promised(self, step: int) -> float:
+        """Return how many there should have been by a step."""
+        return max(step - self._begin, 0) / self._length
+
+    def visit(self, place: float, step: int) -> bool:
+        """Take in |α| at a step; whether it is time to look."""
+        if self.hot:
+            if place <= self._cold:
+                self.hot, self.count = False, self.count + 1
+        elif place >= self._hot:
+            self.hot, self.count = True, self.count + 1
+        return step >= self._next_look
+
+    def look(self, step: int) -> str | None:
+        """Return what is to be said, once, of trips that stay away; None if nothing is."""
+        self._plan(step)
+        promised, over = self.promised(step), step == self._end
+        missed = promised >= _LOOK and self.count < _MISSED * promised and not self._missed
+        few = over and self.count < TRIPS and not self.warned
+        if not missed and not few:
+            return None
+        self.warned, self._missed = True, missed
+        return f"{self.count} half-trips in {step - self._begin} steps, where {promised:.3g} were promised"
+
+    def _plan(self, step: int) -> None:
+        every = max(int(_LOOK * self._length), 1)
+        self._next_look = self._begin + every * ((step - self._begin) // every + 1)
+        if step < self._end:
+            self._next_look = min(self._next_look, self._end)
+
+    @property
+    def numbers(self) -> list[float]:
+        """What has been said: the rest follows from the calibration."""
+        return [float(self.warned), float(self._missed)]
+
+    def go_on(self, count: int, hot: bool, said: Sequence[float], step: int) -> None:
+        """Take over what a state has; the promise has been made again."""
+        self.count, self.hot = count, hot
+        self.warned, self._missed = map(bool, said)
+        self._plan(step)

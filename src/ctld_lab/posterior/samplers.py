@@ -1,0 +1,118 @@
+"""The samplers that are compared: rows of `ctld.OPTIMIZERS`, and CTLD with other temperings. All at T = 1."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.nn import Module
+
+from ctld import CTLD, OPTIMIZERS, Tempering, create
+
+RATES = (0.05, 0.2, 0.8)
+"""Times 1/curvature: the learning rates that are tried for every sampler."""
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a sampler needs to know of a problem, and how long it runs."""
+
+    num_data: int
+    weight_decay: float
+    curvature: float
+    """The largest of the mean loss and prior."""
+    rate: float
+    """Of `RATES`."""
+    steps: int
+
+    @property
+    def lr(self) -> float:
+        return self.rate / self.curvature
+
+
+Build = Callable[[Module, Setting, int], Any]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A row of the comparison."""
+
+    title: str
+    build: Build
+    """From a model, its setting and a seed."""
+    cold: Callable[[Any], bool] = lambda optimizer: True
+    """Whether what the model holds after a step counts as a draw."""
+    tempered: bool = False
+
+
+def _row(name: str, **options: Any) -> Build:
+    def build(model: Module, setting: Setting, seed: int) -> Any:
+        given = {"num_data": setting.num_data, "weight_decay": setting.weight_decay, "seed": seed, "lr": setting.lr}
+        if name == "psgld":
+            # Its step is lr·∇/√⟨∇²⟩, and ∇² is about curvature/N where exp(−U) has its mass.
+            given["lr"] = setting.rate / math.sqrt(setting.curvature * setting.num_data)
+        if name == "csghmc":
+            given |= {"num_steps": setting.steps, "num_cycles": 8, "exploration_share": 0.5}
+        return create(name, model.parameters(), **given, **options)
+
+    return build
+
+
+def _tempered(tempering: Callable[[Setting], Any], integrator: str) -> Build:
+    def build(model: Module, setting: Setting, seed: int) -> Any:
+        return CTLD(
+            model.parameters(),
+            setting.lr,
+            MOMENTUM,
+            num_data=setting.num_data,
+            weight_decay=setting.weight_decay,
+            exploration_steps=setting.steps,
+            temperature=1.0,
+            tempering=tempering(setting),
+            integrator=integrator,  # type: ignore[arg-type]
+            seed=seed,
+        )
+
+    return build
+
+
+def _at_ratio_one(optimizer: Any) -> bool:
+    return bool(optimizer.tempering.temperature_ratio == 1.0)
+
+
+SAMPLERS: Mapping[str, Sampler] = {
+    "sgld": Sampler("SGLD", _row("sgld")),
+    "psgld": Sampler("pSGLD", _row("psgld")),
+    "sghmc": Sampler("SGHMC", _row("sghmc", momentum=MOMENTUM)),
+    "sgnht": Sampler("SGNHT", _row("sgnht", momentum=MOMENTUM)),
+    "langevin": Sampler("Langevin", _row("langevin", momentum=MOMENTUM)),
+    "baoab": Sampler("CTLD untempered, BAOAB", _tempered(lambda _: Tempering.constant(), "baoab")),
+    "csghmc": Sampler("cSGHMC", _row("csghmc", momentum=MOMENTUM), lambda optimizer: bool(optimizer.sampling)),
+    "driven": Sampler(
+        "driven T, BAOAB", _tempered(lambda s: Tempering.driven(s.steps // 10), "baoab"), _at_ratio_one, tempered=True
+    ),
+    "paper": Sampler(
+        "the paper's tempering",
+        _tempered(lambda s: Tempering.paper(math.sqrt(s.lr / s.num_data), s.steps), "euler"),
+        _at_ratio_one,
+        tempered=True,
+    ),
+    "calibrated": Sampler(
+        "calibrated tempering, BAOAB",
+        _tempered(lambda s: Tempering.calibrated(warm_up=min(4000, max(s.steps // 5, 100))), "baoab"),
+        _at_ratio_one,
+        tempered=True,
+    ),
+    "tact_hmc": Sampler(
+        "TACT-HMC", _row("tact_hmc", momentum=MOMENTUM), lambda o: bool(o.temperature_ratio == 1.0), tempered=True
+    ),
+    "resgld": Sampler(
+        "replica exchange", _row("resgld", momentum=MOMENTUM), lambda o: bool(o.temperature_ratio == 1.0), tempered=True
+    ),
+}
+
+
+def available() -> list[str]:
+    """Returns the samplers that this version of the library has."""
+    return [name for name in SAMPLERS if name in OPTIMIZERS or name in ("baoab", "driven", "paper", "calibrated")]

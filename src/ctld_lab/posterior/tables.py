@@ -1,0 +1,141 @@
+"""Tables of docs/posterior.md, from the stored cells alone; what is not there is named as missing."""
+
+import csv
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from ctld_lab.files import RecordError, read_json, write_bytes
+from ctld_lab.posterior.agreement import floor
+from ctld_lab.posterior.problems import PROBLEMS
+from ctld_lab.posterior.reference import read
+from ctld_lab.posterior.regression import DATA, METHODS
+from ctld_lab.posterior.samplers import SAMPLERS
+
+Cells = dict[str, dict[str, dict[str, Any]]]
+"""Problem or data set → sampler or method → what is stored of it."""
+TITLES = {"sgd": "SGD-M", "ensemble": "`ctld.Ensemble`"} | {name: one.title for name, one in SAMPLERS.items()}
+
+
+def cells(folder: Path) -> Cells:
+    """Returns what is stored in a folder, where the final runs are done."""
+    found: Cells = {}
+    for path in sorted(folder.glob("*/*.json")):
+        cell = read_json(path)
+        if "final" in cell:
+            found.setdefault(path.parent.name, {})[path.stem] = cell
+    return found
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean of a few numbers and its standard error."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
+        values
+    ) > 1 else math.nan
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+
+
+def _missing(have: Mapping[str, Any], want: Sequence[str]) -> str:
+    absent = [TITLES[name] for name in want if name not in have]
+    return f"\n\nPartial: not run yet are {', '.join(absent)}." if absent else ""
+
+
+def _values(cell: dict[str, Any], name: str) -> list[float]:
+    return [float(row[name]) for row in cell["final"] if row.get(name) is not None]
+
+
+def agreement_text(name: str, found: Mapping[str, dict[str, Any]], references: Path) -> str:
+    """Returns the table of one problem, nearest first."""
+    problem = PROBLEMS[name]()
+    reference, about = read(references, problem)
+    rows = []
+    for sampler, cell in sorted(found.items(), key=lambda item: np.mean(_values(item[1], "w2"))):
+        w2, error = mean_and_error(_values(cell, "w2"))
+        shown = "none: too few cold draws in a chain" if math.isinf(w2) else f"{w2:.3f} ± {error:.3f}"
+        variation = f"{np.mean(_values(cell, 'total_variation')):.3f}"
+        extra = _values(cell, "agreement") if problem.noise is None else _values(cell, "right")
+        kept = [f"{value:.2f}" for value in extra]
+        more = f"{np.mean(extra):.3f}" if extra and problem.noise is None else " ".join(kept)
+        trips = [f"{row[key]}" for row in cell["final"] for key in ("half_trips", "swaps") if row.get(key) is not None]
+        draws = f"{np.mean(_values(cell, 'draws')):.0f}"
+        tempered = "yes" if SAMPLERS[sampler].tempered else "no"
+        columns = [SAMPLERS[sampler].title, tempered, f"{cell['rate']:g}", shown, variation]
+        rows.append([*columns, *([more] if problem.noise is None or problem.mirrored else []), draws, " ".join(trips)])
+    for draws in (100, 1000):
+        best = floor(problem, reference, draws)
+        extra = [""] if problem.noise is None or problem.mirrored else []
+        scale = ["", "", f"{best.w2:.3f}", f"{best.total_variation:.3f}"]
+        rows.append([f"{draws} independent draws", *scale, *extra, f"{draws}", ""])
+    third = ["agreement"] if problem.noise is None else ["right hat, in each chain"] if problem.mirrored else []
+    head = ["sampler", "tempered", "rate", "W2", "total variation", *third, "cold draws", "half-trips or swaps"]
+    said = (
+        f"\n\nReference: {about['chains']} × {about['draws']:,} draws, R-hat at most {about['worst_r_hat']:.4f}, effective "
+        f"sizes from {about['least_ess_bulk']:,.0f} up, {about['gradients']:,.0f} gradients, {100 * about['divergent']:.2g} % "
+        f"divergent; commit {about['environment']['commit'][:7]}, seed {about['seed']}."
+    )
+    return _table(head, rows) + said + _missing(found, list(SAMPLERS))
+
+
+def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: Path) -> str:
+    """Returns the table of one data set: log-likelihood, paired difference to SGD-M, and RMSE."""
+    base = np.array(_values(found["sgd"], "log_likelihood")) if "sgd" in found else None
+    others = [method for method in METHODS if method in found and method != "sgd"]
+    pairs = {method: np.array(_values(found[method], "log_likelihood")) - base for method in others if base is not None}
+    chances = {method: float(stats.ttest_1samp(pair, 0.0).pvalue) for method, pair in pairs.items()}
+    corrected = dict(zip(chances, holm(list(chances.values())), strict=True))
+    rows = []
+    for method in [method for method in METHODS if method in found]:
+        likelihood, error = mean_and_error(_values(found[method], "log_likelihood"))
+        rmse, rmse_error = mean_and_error(_values(found[method], "rmse"))
+        compared = ["", ""]
+        if method in pairs:
+            mean, deviation = mean_and_error(pairs[method].tolist())
+            half = float(stats.t.ppf(0.975, len(pairs[method]) - 1)) * deviation
+            verdict = ("ahead" if mean > 0 else "behind") if corrected[method] < 0.05 else "not told apart"
+            compared = [f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})", verdict]
+        rows.append([TITLES[method], f"{likelihood:.3f} ± {error:.3f}", *compared, f"{rmse:.3f} ± {rmse_error:.3f}"])
+    with published.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["data"] == name:
+                rows.append([f"{row['method']} ({row['source']})", row["log_likelihood"], "", "", row["rmse"]])
+    head = ["method", "test log-likelihood ± standard error", "less that of SGD-M (95 %)", "", "RMSE ± standard error"]
+    return _table(head, rows) + _missing(found, METHODS)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """Returns p-values corrected for their number, step by step."""
+    order = np.argsort(chances)
+    corrected, largest = [0.0] * len(chances), 0.0
+    for place, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(chances) - place) * chances[number]))
+        corrected[number] = largest
+    return corrected
+
+
+def write(directory: Path, references: Path) -> dict[str, str]:
+    """Writes DIRECTORY/tables.md, and returns the tables by name."""
+    near, fits = cells(directory / "agreement"), cells(directory / "regression")
+    texts = {name: agreement_text(name, near[name], references) for name in PROBLEMS if name in near}
+    published = references.parent / "published.csv"
+    if not published.is_file():
+        raise RecordError(f"there is no {published}; it comes with the repository, in results/posterior")
+    texts |= {name: regression_text(name, fits[name], published) for name in DATA if name in fits}
+    page = "\n\n".join(f"## {name}\n\n{text}" for name, text in texts.items())
+    write_bytes(directory / "tables.md", (page + "\n").encode())
+    return texts
+
+
+def document(text: str, tables: Mapping[str, str]) -> str:
+    """Returns a document with these tables in place of what is between their marks; one that has no place is left out."""
+    for name, table in tables.items():
+        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        text = pattern.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)  # type: ignore[misc]
+    return text

