@@ -1,4 +1,4 @@
-"""Figures of the gallery: animations become GIFs, which play by themselves and need neither scripts nor other people's servers."""
+"""Figures of the gallery: animations become GIFs, which play by themselves and need no scripts of other people's servers."""
 
 from matplotlib import pyplot
 from matplotlib.animation import FuncAnimation, PillowWriter
