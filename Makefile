@@ -42,7 +42,7 @@ integrations: .venv/integrations.stamp
 distributed: .venv/distributed.stamp
 	$(BIN)/python -m pytest tests/lab/test_executors_ray.py
 
-# 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make long` does twenty of them.
+# 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make long` does ten of them.
 torture: .venv/test.stamp
 	$(BIN)/python tests/torture/kill_and_resume.py --kind both --kills 100 --output results/torture.json
 
