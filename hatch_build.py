@@ -1,9 +1,11 @@
 """Builds the C kernels when the package is installed; without a C compiler that can, the package installs all the same.
 
+Makes the package's long description of README.md, too: nothing that is read away from the repository may link into it.
 ``python hatch_build.py`` builds them in place, which is what is left to do after a change of kernels.c in an editable install.
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,8 +17,9 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+    from hatchling.metadata.plugin.interface import MetadataHookInterface
 except ImportError:  # in place
-    BuildHookInterface = object
+    BuildHookInterface = MetadataHookInterface = object
 
 # No fused multiply-adds and nothing of -ffast-math: the numbers are to be the same bits on every machine. No -march either:
 # the code chooses among processor features when it runs.
@@ -36,6 +39,31 @@ class Kernels(BuildHookInterface):
             build_data["pure_python"] = False
             # Plain C through ctypes: tied to the platform, not to a version of Python.
             build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+class LongDescription(MetadataHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        repository = metadata.get("urls", {}).get("Repository")
+        place = f"{repository}/blob/v{metadata['version']}" if repository else None
+        text = long_description((Path(self.root) / "README.md").read_text(encoding="utf-8"), place)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
+
+
+def long_description(readme: str, place: str | None) -> str:
+    """Returns the README with absolute links to `place`; if there is none, files are named and pictures left out."""
+
+    def changed(found: re.Match[str]) -> str:
+        picture, words, target = found.groups()
+        if place:
+            return f"{picture}[{words}]({place}/{target}{'?raw=true' if picture else ''})"
+        if picture:
+            return ""
+        path = target.partition("#")[0]
+        return f"`{path}`" if words == path else f"{words} (`{path}`)"
+
+    return re.sub(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)]+)\)", changed, readme)
 
 
 def build(folder: Path, warn: Callable[[str], None]) -> bool:

@@ -213,7 +213,9 @@ def _verdict(mine: list[float], others: list[float]) -> str:
         return "not compared"
     differences = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
     mean, half = statistics.fmean(differences), T_QUANTILE * statistics.stdev(differences) / len(differences) ** 0.5
-    word = "gain" if mean + half < 0 else "harm" if mean - half > 0 else "tie" if abs(mean) <= 0.05 else "undecided"
+    word = (
+        "gain" if mean + half < 0 else "harm" if mean - half > 0 else "tie" if abs(mean) + half <= 0.05 else "undecided"
+    )
     return f"{100 * mean:+.1f} ± {100 * half:.1f} %, {word}".replace("-", "−")
 
 

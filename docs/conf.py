@@ -62,7 +62,7 @@ sphinx_gallery_conf = {
     "show_memory": False,
     "download_all_examples": False,
     "show_signature": False,
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "reading_order.ReadingOrder",
     "min_reported_time": 1,
 }
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
@@ -79,7 +79,7 @@ def leave_out_links_that_lead_out(app, name, content):
         if target.is_relative_to(HERE) or not (target.is_dir() or target.suffix == ".md"):
             return found[0]
         path = target.relative_to(HERE.parent).as_posix()
-        return f"`{path}`" if target.name == found[1] else f"{found[1]} (`{path}`)"
+        return f"`{path}`" if found[1] in (path, target.name) else f"{found[1]} (`{path}`)"
 
     content[0] = LINK.sub(plain, content[0])
     # A pattern in a table of contents that no page fits yet would be a warning.
@@ -99,7 +99,8 @@ def literal_formulas(app, what, name, obj, options, lines):
             literal = True
         elif line.strip() and not indented:
             literal = False
-        made.append(line if literal or line.lstrip().startswith(">>>") else escaped(line))
+        name = at >= sections and not indented  # of a parameter or attribute: `classes_` is one
+        made.append(line if literal or name or line.lstrip().startswith(">>>") else escaped(line))
     lines[:] = made
 
 

@@ -24,7 +24,8 @@ class Page(HTMLParser):
 def dead_links(folder):
     """Returns a line for each link between files of the folder that leads nowhere, anchors included."""
     folder = Path(folder).resolve()
-    pages = {path: Page(path) for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts}
+    aside = {"_static", "_downloads"}  # not the site's own pages
+    pages = {path: Page(path) for path in sorted(folder.rglob("*.html")) if not aside & set(path.parts)}
     dead = []
     for path, page in pages.items():
         for link in sorted(page.links):

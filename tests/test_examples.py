@@ -30,6 +30,7 @@ def torchrun(size, *options):
     return int(found[2]), float(found[3]), float(found[4])
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("examples")
 def test_distributed(tmp_path):
     """Two processes with whole parameters; two with shards that are stopped, and four that take them up: one run."""

@@ -3,8 +3,9 @@ An ensemble on images
 =====================
 
 Four cycles of exploration and fine-tuning in one run, their members averaged, beside SGD with the same number
-of gradients. `ctld.Ensemble` is all that is new in the loop. One seed on small pictures: a demonstration, not a
-comparison. Over nine problems the same defaults gained in three, tied in three and did harm in none.
+of gradients. `ctld.Ensemble` is all that is new in the loop. The weight decay is one at which members forget each
+other's noise within a cycle. One seed on small pictures: a demonstration, not a comparison. In a study over nine
+problems the same defaults gained in three over cycles without noise, tied in three and did harm in none.
 """
 
 import matplotlib.pyplot as plt
@@ -24,7 +25,7 @@ test_inputs, test_labels = inputs[300:], labels[300:]
 def train(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
-    ensemble = ctld.Ensemble(model, lr=0.1, num_data=300, total_steps=1600, weight_decay=1e-2, seed=0, **options)
+    ensemble = ctld.Ensemble(model, lr=0.1, num_data=300, total_steps=2400, weight_decay=3e-3, seed=0, **options)
     while not ensemble.done:
         batch = torch.randint(300, (64,))
         loss = cross_entropy(model(inputs[batch]), labels[batch])

@@ -25,7 +25,7 @@ def potential(points):
     return -torch.logsumexp(-squares / (2 * WIDTH**2), dim=1)
 
 
-def sample(tempering, steps=6000, keep=40):
+def sample(tempering, steps=6000, keep=100):
     """Positions of all chains, every `keep` steps. The chains share one temperature, on a timetable."""
     points = nn.Parameter(torch.full((16, 2), -2.2, dtype=torch.float64))
     optimizer = CTLD(
@@ -62,17 +62,32 @@ def modes(frames):
 print(f"modes visited while cold: {modes(still)} at a constant temperature, {modes(moving)} with one that moves")
 
 # %%
-# Colour is the temperature.
+# Where they were while cold, all steps together:
 
-figure, axes = plt.subplots(1, 2, figsize=(6.4, 3.3), layout="constrained")
 grid = torch.linspace(-3.6, 3.6, 90, dtype=torch.float64)
-mesh = torch.cartesian_prod(grid, grid)
-density = torch.exp(-potential(mesh)).reshape(90, 90).T
-dots = []
-for axis, title in zip(axes, ("constant temperature", "temperature that moves"), strict=True):
-    axis.contour(grid, grid, density, colors="lightgrey", levels=6, linewidths=0.8)
-    dots.append(axis.scatter([], [], s=14, cmap="coolwarm", c=[], vmin=1, vmax=6.67))
-    axis.set(title=title, xticks=[], yticks=[], aspect="equal")
+density = torch.exp(-potential(torch.cartesian_prod(grid, grid))).reshape(90, 90).T
+
+
+def panels():
+    """Two panels with the density's contours."""
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 3.3), layout="constrained")
+    for axis, title in zip(axes, ("constant temperature", "temperature that moves"), strict=True):
+        axis.contour(grid, grid, density, colors="lightgrey", levels=6, linewidths=0.8)
+        axis.set(title=title, xticks=[], yticks=[], aspect="equal")
+    return figure, axes
+
+
+figure, axes = panels()
+for axis, frames in zip(axes, (still, moving), strict=True):
+    places = np.concatenate([points for points, ratio in frames if ratio < 1.2])
+    axis.scatter(*places.T, s=5, alpha=0.4, color="tab:blue")
+plt.show()
+
+# %%
+# How they get there. Colour is the temperature.
+
+figure, axes = panels()
+dots = [axis.scatter([], [], s=14, cmap="coolwarm", c=[], vmin=1, vmax=6.67) for axis in axes]
 
 
 def draw(frame):
@@ -83,6 +98,6 @@ def draw(frame):
     return dots
 
 
-animation = FuncAnimation(figure, draw, frames=len(still), interval=60)
+animation = FuncAnimation(figure, draw, frames=len(still), interval=120)
 draw(len(still) - 1)
 plt.show()

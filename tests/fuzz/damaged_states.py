@@ -139,21 +139,23 @@ def fuzz(count: int, first: int = 0) -> tuple[Counter[str], list[str]]:
     return outcomes, wrong
 
 
-def main(count: int, output: Path) -> int:
-    outcomes, wrong = fuzz(count)
+def store(output: Path, counts: Counter[str], wrong: list[str]) -> int:
+    """Writes what was found, with what it was found on; returns 1 if anything was wrong."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     about = {
-        "count": count,
+        "command": " ".join(["python", *sys.argv]),
         "methods": METHODS,
         "commit": commit,
         "torch": torch.__version__,
         "machine": platform.machine(),
+        "outcomes": dict(counts),
+        "wrong": wrong,
     }
-    output.write_text(
-        json.dumps(about | {"outcomes": dict(outcomes), "wrong": wrong}, indent=1) + "\n", encoding="utf-8"
-    )
-    return len(wrong)
+    unfinished = output.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(output)
+    return min(len(wrong), 1)
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(int(sys.argv[1]), Path(sys.argv[2])), 1))
+    sys.exit(store(Path(sys.argv[2]), *fuzz(int(sys.argv[1]))))

@@ -34,7 +34,7 @@ class Rows(torch.utils.data.Dataset):
         return {"inputs": self.inputs[index], "labels": self.labels[index]}
 
 
-def trainer_of(tmp_path, model, optimizer, *, accumulation=1, evaluated=None, **options):
+def trainer_of(tmp_path, model, optimizer, *, accumulation=1, evaluated=None, ensemble=None, **options):
     arguments = {
         "output_dir": str(tmp_path),
         "per_device_train_batch_size": BATCH,
@@ -49,7 +49,8 @@ def trainer_of(tmp_path, model, optimizer, *, accumulation=1, evaluated=None, **
     }
     args = TrainingArguments(**(arguments | sampler_arguments() | options))
     rows = {"train_dataset": Rows(STEPS * accumulation), "eval_dataset": evaluated}
-    return Trainer(model=model, args=args, optimizers=(optimizer, None), **rows)
+    given = {"optimizers": (optimizer, None)} if ensemble is None else {"ensemble": ensemble}
+    return Trainer(model=model, args=args, **given, **rows)
 
 
 @pytest.mark.parametrize("accumulation", [1, 4])

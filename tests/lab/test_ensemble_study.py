@@ -447,9 +447,6 @@ def test_seeds_that_differ_too_much_show_no_tie(tmp_path):
     change(path, "curve-cycles_driven-0.1-seed.", nll=lambda seed: 20.0 if seed == 2 else 0.1)
     change(path, "digits5k-cycles_driven-seed.", nll=lambda seed: 20.0 if seed == 2 else 0.1)
     found = content(path)
-    (words,) = [text for text in found.summary if text.startswith("Does T have to be tuned?")]
-    assert "beside T = 0 lower at 0.01, undecided at 0.1, higher at 1." in words
-    assert "cycles (driven) against the constant temperature: lower at 0.01, 1 and undecided at 0.1" in words
     assert "seeds decide nothing on 5,000 digits" in found.summary[0]
     (table,) = [table for table in found.tables if table.name == "differences"]
     assert [row[3].text for row in table.rows][:3] == ["undecided", "undecided", "tie"]

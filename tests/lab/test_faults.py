@@ -86,8 +86,9 @@ NOTES = ("",)
 """
 
 AT_RANDOM = """
-generator = random.Random(1)
-for _ in range(40):
+generator, kills = random.Random(1), 0
+while kills < 40 or step <= 10:  # a busy machine saves fewer between two kills
+    kills += 1
     child = os.fork()
     if child == 0:
         while True:
@@ -167,7 +168,7 @@ def run_script(folder, *parts, argument=""):
 def test_killed_at_any_moment_a_good_checkpoint_is_there(tmp_path):
     word, count = run_script(tmp_path, SAVING, AT_RANDOM)
     assert word == "saved"
-    assert int(count) > 0  # else it was killed before it saved anything
+    assert int(count) > 10  # else it was killed before it saved anything
 
 
 def test_killed_between_any_two_calls_a_good_checkpoint_is_there(tmp_path):

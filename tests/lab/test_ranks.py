@@ -300,6 +300,7 @@ def test_a_timeout_that_is_none_is_refused(monkeypatch, said):
 # ---- the command ----
 
 
+@pytest.mark.long
 def test_torchrun(tmp_path):
     """The whole study by two ranks, one run after the other."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -341,6 +342,7 @@ def test_what_ranks_cannot_be(line, message, capsys, tmp_path, monkeypatch):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("delay", [0.3, 1.5])
 def test_ranks_that_are_still_starting_do_not_outlive_a_killed_command(delay, tmp_path):
     """They once did, for minutes: the first to leave took the directory away in which the others wanted to meet."""

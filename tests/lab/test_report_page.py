@@ -83,7 +83,7 @@ def test_links_lead_to_files_and_sections(root, page):
             assert (root / link).stat().st_size > 50, link
     figures = {path.name for path in (root / "figures").iterdir()}
     assert {f"{name}.{kind}" for name in ("sda-curves", "charrnn-curves-tuned", "sensitivity-surface", "timing-ratios",
-            "double-well-theorem", "sda-tuning") for kind in ("png", "pdf")} <= figures  # fmt: skip
+            "double-well-theorem") for kind in ("png", "pdf")} <= figures  # fmt: skip
     assert not list(root.rglob("*.unfinished"))
 
 
@@ -266,7 +266,7 @@ def test_page_in_a_browser(browser, root, width, scheme):
     assert found["fetched"] == []
     assert found["page"] <= found["window"] == width
     panels = [box for box in found["boxes"] if box[0]]
-    assert len(panels) == 5 + 2 + 4 + 1 + 3 + 4 + 3  # with the searches of sda
+    assert len(panels) == 5 + 2 + 4 + 1 + 3 + 4
     for title, box_width, box_height, right in panels:
         assert min(box_width, box_height) >= 100, title
         assert right <= width, title

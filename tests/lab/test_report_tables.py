@@ -208,6 +208,13 @@ def test_curves_end_where_a_seed_is_lost_and_leave_out_thorough_evaluations(tmp_
     assert [len(curve) for curve in mean_curves(runs, "test", "mse")] == [16]
 
 
+def test_scale_is_told_where_values_cannot_be_compared(tmp_path):
+    study = read_study(sample.write_sda(tmp_path / "sda", methods=("ctld",), wrong=False))
+    assert "compare orders, not values" in " ".join(methods.autoencoder(study).tables[0].notes)
+    study.description["scale"] = "paper"
+    assert "compare orders" not in " ".join(methods.autoencoder(study).tables[0].notes)
+
+
 def test_temperature_of_each_layer_and_where_it_ran_away(tmp_path):
     found = methods.autoencoder(read_study(sample.write_sda(tmp_path / "sda", wrong=False)))
     table = found.tables[-1]

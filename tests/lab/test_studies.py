@@ -111,9 +111,10 @@ def check_tuning(study, *, trials):
 # ---- killed ----
 
 
-KILLS = 5
+KILLS = 10
 
 
+@pytest.mark.long
 def test_killed_again_and_again_it_leaves_the_same_records(tmp_path):
     arguments = (
         "run",

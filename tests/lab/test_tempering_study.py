@@ -181,7 +181,7 @@ def test_smoke_runs_from_end_to_end(smoke):
     # Too few half-trips fit: what the library warns of is kept.
     assert any("Averages at T need 20" in words for words in results["network-calibrated-seed0"]["warnings"])
     page = (smoke.path / "report.html").read_text()
-    assert "Calibrated tempering on the double well" in page
+    assert "Calibrated: kinetic temperature" in page
     assert "cannot be shown" not in page
     assert (smoke.path / "tables" / "tempering-wells.csv").read_text().count("\n") == 2 + 12
 

@@ -1,28 +1,17 @@
 """Two processes with their own seeds and batches: one seed, one noise, one α, one decision to refuse."""
 
 import math
-import os
-import socket
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from ctld import CTLD, NonFiniteError
 from targets import Classification
+from worlds import in_world
 
 
-def _free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def _worker(rank, port, path):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def _train(rank, size):
     torch.manual_seed(rank)  # the default seeds differ; rank 0's must win
     problem = Classification()
     optimizer = CTLD(problem.model.parameters(), 0.05, 0.8, weight_decay=1e-2, num_data=96, exploration_steps=10)
@@ -41,17 +30,13 @@ def _worker(rank, port, path):
     # Built before the replicas were made equal, as is legal with torch's SGD: rank 0's choice of T is everyone's.
     weights = torch.nn.Parameter(torch.full((3, 3), 0.1 * (1 + rank)))
     early = CTLD([weights], 0.05, weight_decay=1e-2, num_data=96, exploration_steps=10)
-    torch.save([problem.flat(), optimizer.state_dict(), refusals, early.temperature], f"{path}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return [problem.flat(), optimizer.state_dict(), refusals, early.temperature]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_two_ranks_are_one_run(tmp_path):
-    mp.spawn(_worker, args=(_free_port(), str(tmp_path)), nprocs=2)
-    (first, first_state, first_refusals, first_early), (second, second_state, second_refusals, second_early) = (
-        torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)
-    )
+def test_two_ranks_are_one_run():
+    found = in_world(_train, 2)
+    (first, first_state, first_refusals, first_early), (second, second_state, second_refusals, second_early) = found
     assert torch.equal(first, second)
     left, right = first_state["param_groups"][0], second_state["param_groups"][0]
     for key in ("ctld_seed", "ctld_tempering_alpha", "ctld_step"):

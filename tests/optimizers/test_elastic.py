@@ -1,17 +1,15 @@
 """EASGD and EAMSGD as two processes on one machine, beside a simulation of both workers in numpy."""
 
 import io
-import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
 from ctld import EAMSGD, EASGD
+from worlds import in_world
 
 METHODS = {"easgd": (EASGD, 0.0), "eamsgd": (EAMSGD, 0.7)}
 LR, DECAY, PERIOD, STEPS, INTERRUPTION = 0.05, 0.1, 4, 25, 14
@@ -99,10 +97,7 @@ def resume(name, rank, dtype):
     return go_on(rank, parameters, optimizer, range(INTERRUPTION, STEPS))
 
 
-def worker(rank, port, folder):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def worker(rank, size):
     alone = [dist.new_group([each]) for each in range(2)][rank]
     results = {}
     for name in METHODS:
@@ -114,20 +109,13 @@ def worker(rank, port, folder):
         parameters, optimizer = start(name, STARTS[rank], process_group=alone)
         assert optimizer.workers == 1
         results[f"{name} alone"] = go_on(rank, parameters, optimizer, range(STEPS))
-    torch.save(results, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return results
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results():
     """Of both ranks, by rank; all runs in one pair of processes, since starting them takes the time."""
-    folder = tmp_path_factory.mktemp("elastic")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(worker, args=(port, str(folder)), nprocs=2)
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return in_world(worker, 2)
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -712,6 +712,7 @@ BAD = {
     "thermostat": ["half", None],
     "ratio": [0.5, math.nan, math.inf],
     "biased_divisor": [0.5, math.nan],
+    "localization": [-0.1, math.nan],
 }
 
 

@@ -399,3 +399,23 @@ def test_forked_child_does_without_threads():
     """OpenMP's threads do not survive a fork: a child that asked for them would hang."""
     result = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, timeout=120)
     assert result.stdout == "both\n", result.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_square_norms_are_those_of_torch(dtype):
+    """Σθ² of each group in one call, whatever the sizes; also on every level of the processor, to the bit."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [[(97,), (4096,), (5, 7)], [(10_001,)], [(0,), (1,)]]
+    groups = [[torch.randn(shape, generator=generator).to(dtype) for shape in row] for row in shapes]
+    for tensor in itertools.chain.from_iterable(groups):
+        tensor.grad = torch.zeros_like(tensor)
+    state = {tensor: {} for tensor in itertools.chain.from_iterable(groups)}
+    active = Active(groups, state, 0)
+    found = engine.square_norms(active)
+    expected = [sum(float(tensor.double().square().sum()) for tensor in row) for row in groups]
+    assert found == pytest.approx(expected, rel=1e-14)
+    if not active.native:
+        return
+    for level in range(native.load().level):
+        active.table.set_level(level)
+        assert engine.square_norms(active) == found

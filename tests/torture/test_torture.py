@@ -1,4 +1,4 @@
-"""Ten kills of the hundred that `make torture` makes."""
+"""Ten kills of the two hundred that `make torture` makes."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from kill_and_resume import torture
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes as Linux shows them"),
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.xdist_group("torture"),
 ]
 

@@ -196,7 +196,6 @@ class Ensemble:
             self._say_that_it_is_over()
             self.optimizer.zero_grad()
             return None
-        exploring = self.optimizer.exploring
         try:
             self.optimizer.step(loss=loss)
         except (FloatingPointError, NonFiniteError) as error:
@@ -210,6 +209,11 @@ class Ensemble:
         finally:
             self.optimizer.zero_grad()
         self.scheduler.step()
+        return self.after_step(loss)
+
+    def after_step(self, loss: Tensor | float) -> SampleRecord | None:
+        """Does all but the step itself, where a framework takes it: `ctld.integrations.follow` calls this."""
+        exploring = (self.steps - 1) % self.cycle_steps < self.exploration_steps
         position = self.optimizer.cycle_step or self.cycle_steps
         self._change_temperature(
             self._watch.hear(loss, exploring=exploring, late=2 * position > self.exploration_steps)
@@ -330,12 +334,8 @@ class Ensemble:
         return saving.load(cls, folder, model, changed)
 
     def _settings(self) -> dict[str, Any]:
-        return {
-            "total_steps": self.total_steps,
-            "cycles": self.cycles,
-            "exploration_steps": self.exploration_steps,
-            "num_data": self.optimizer.num_data,
-        }
+        names = ("total_steps", "cycles", "exploration_steps")
+        return {name: getattr(self, name) for name in names} | {"num_data": self.optimizer.num_data}
 
     def __repr__(self) -> str:
         where = f"step {self.steps} of {self.cycles} × {self.cycle_steps}"

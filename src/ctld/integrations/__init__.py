@@ -1,14 +1,18 @@
 """Where people train: one module per framework, imported only by those who have it. docs/integrations has a page for each.
 
-`watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it. No framework is imported
-here; `ctld.integrations.lightning`, `.transformers`, `.keras` and `.sklearn` import theirs.
+`watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it; `follow` lets an ensemble
+hear of the training in the same way. No framework is imported here; `ctld.integrations.lightning`, `.transformers`, `.keras`
+and `.sklearn` import theirs.
 """
 
 from typing import Any
 
 from torch import Tensor
 
+from ctld.integrations.following import follow
 from ctld.observing import TakesLoss
+
+__all__ = ["follow", "unwrap", "watch"]
 
 WRAPPED = ("optimizer", "opt")
 """Under which names wrappers keep what they wrap: Accelerate's, Lightning's and Fabric's; fastai's."""

@@ -2,6 +2,8 @@
 
     trainer = Trainer(callbacks=[ctld.integrations.lightning.WatchLoss()], accumulate_grad_batches=4)
 
+For an ensemble return `ensemble.optimizer`, and give `WatchLoss(ensemble=ensemble)`.
+
 Without the callback Lightning hands over the loss of the last micro-batch, divided by their number; and with a scaler for half
 precision, nothing at all. It works in automatic and in manual optimisation, under DDP, and needs no state of its own to resume.
 """
@@ -11,8 +13,9 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
+from ctld import Ensemble
 from ctld.checks import integer
-from ctld.integrations import advice, unwrap
+from ctld.integrations import advice, follow, unwrap
 from ctld.observing import TakesLoss
 from ctld.optimizers import CTLD
 
@@ -24,15 +27,20 @@ class WatchLoss(pl.Callback):
     ----------
     log_every : int
         Every so many steps `ctld/temperature_ratio`, `ctld/alpha` and `ctld/kinetic_temperature` are logged; 0 for never.
+    ensemble : Ensemble, optional
+        Whose optimizer it is: it then follows the training, keeps its members and lowers lr in each cycle.
     """
 
-    def __init__(self, log_every: int = 50) -> None:
+    def __init__(self, log_every: int = 50, *, ensemble: Ensemble | None = None) -> None:
         self.log_every = integer("log_every", log_every, at_least=0)
+        self.ensemble = ensemble
         self._optimizer: TakesLoss | None = None
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Find the optimizer; warn of settings that change what is sampled."""
         self._optimizer = optimizer = _only_one(trainer.optimizers)
+        if self.ensemble is not None and optimizer is not self.ensemble.optimizer:
+            raise ValueError("the trainer has another optimizer than the ensemble: return ensemble.optimizer")
         messages = [advice.about_clipping("gradient_clip_val", trainer.gradient_clip_val, "gradient_clip_val=None")]
         if pl_module.automatic_optimization:
             messages.append(advice.about_length(optimizer, float(trainer.estimated_stepping_batches)))
@@ -41,7 +49,11 @@ class WatchLoss(pl.Callback):
     def on_before_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor) -> None:
         """Watch what goes into `backward`: by now it is divided by the micro-batches, and scaled."""
         assert self._optimizer is not None
-        self._optimizer.watch(loss, scaler=getattr(trainer.precision_plugin, "scaler", None))
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if self.ensemble is not None:
+            follow(self.ensemble, loss, scaler=scaler)
+        else:
+            self._optimizer.watch(loss, scaler=scaler)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -2,10 +2,12 @@
 
     trainer = ctld.integrations.transformers.Trainer(model, args, train_dataset=..., optimizers=(optimizer, None))
 
-or put `WatchLoss` before a trainer of your own: `class MyTrainer(WatchLoss, Seq2SeqTrainer): ...`. Two defaults of
-`TrainingArguments` harm a sampler, and a third setting hides: `max_grad_norm=1.0` clips, `lr_scheduler_type="linear"` lets
-the exploration's steps shrink to nothing, and the groups that the trainer makes have its own `weight_decay`, 0 by default.
-`sampler_arguments()` has what to set.
+With `ensemble=ensemble` in place of the optimizers, an ensemble is trained. A trainer of your own gets `WatchLoss` before it:
+`class MyTrainer(WatchLoss, Seq2SeqTrainer): ...`.
+
+Two defaults of `TrainingArguments` harm a sampler, and a third setting hides: `max_grad_norm=1.0` clips,
+`lr_scheduler_type="linear"` lets the exploration's steps shrink to nothing, and the groups that the trainer makes have its own
+`weight_decay`, 0 by default. `sampler_arguments()` has what to set.
 """
 
 from typing import Any
@@ -13,7 +15,8 @@ from typing import Any
 import transformers
 from torch import Tensor
 
-from ctld.integrations import advice, unwrap
+from ctld import Ensemble
+from ctld.integrations import advice, follow, unwrap
 from ctld.observing import TakesLoss
 
 
@@ -23,7 +26,12 @@ def sampler_arguments() -> dict[str, Any]:
 
 
 class WatchLoss:
-    """Put before a `Trainer`: the optimizer observes each loss with the factor that the trainer puts before `backward`."""
+    """Put before a `Trainer`: the optimizer observes each loss with the factor that the trainer puts before `backward`.
+
+    If `ensemble` is set, it follows: give the trainer its `optimizer` and `scheduler`.
+    """
+
+    ensemble: Ensemble | None = None
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
         """The trainer's loss, watched while training."""
@@ -31,7 +39,9 @@ class WatchLoss:
         result = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)  # type: ignore[misc]
         loss: Tensor = result[0] if return_outputs else result
         # In evaluation there may be no optimizer, and there is no gradient.
-        if loss.requires_grad and trainer.optimizer is not None:
+        if self.ensemble is not None:
+            follow(self.ensemble, loss, scaler=trainer.accelerator.scaler)
+        elif loss.requires_grad and trainer.optimizer is not None:
             unwrap(trainer.optimizer).watch(loss, scaler=trainer.accelerator.scaler)
         return result
 
@@ -57,4 +67,18 @@ def warn_of_settings(optimizer: TakesLoss, args: Any, total_steps: int, schedule
 
 
 class Trainer(WatchLoss, transformers.Trainer):
-    """`transformers.Trainer` whose optimizer observes the loss."""
+    """`transformers.Trainer` whose optimizer observes the loss.
+
+    Parameters
+    ----------
+    ensemble : Ensemble, optional
+        Is trained, by its own optimizer and schedule; `max_steps` should be its `total_steps`.
+    others
+        The trainer's.
+    """
+
+    def __init__(self, *arguments: Any, ensemble: Ensemble | None = None, **options: Any) -> None:
+        if ensemble is not None:
+            options.setdefault("optimizers", (ensemble.optimizer, ensemble.scheduler))
+        self.ensemble = ensemble
+        super().__init__(*arguments, **options)

@@ -1,7 +1,7 @@
 """What surrounds a step of exploration: what is seen first, which units momenta are in, what is read and noted afterwards."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from ctld.optimizers.record import Energies
 from ctld.stepping import engine
 from ctld.stepping.active import Active, ActiveGroup
 from ctld.stepping.alpha import Alpha
-from ctld.stepping.foreach import square_norm
 from ctld.stepping.sweep import Sums
 from ctld.thermometers import advice
 from ctld.thermometers.group import SAME
@@ -64,17 +63,19 @@ class Explorer(Phased):
     def _see(self, losses: list[Loss], active: Active | None, failure: Exception | None = None) -> Observation:
         """Returns what is seen at the present parameters; accepts it at once where something changes before they do."""
         ahead = active is not None and self._changes_ahead()
-        if active is not None and active.native and not ahead and len(losses) == 1 and self.ranks.size == 1:
+        if active is not None and active.native and len(losses) == 1 and self.ranks.size == 1:
             loss = losses[0]
-            if (
-                type(loss) is float
-            ):  # by far the most frequent case: one process, on a CPU, where the kernel looks itself
-                seen = self._observation((loss, 0.0, 1.0, 0.0, 0.0, 0.0), gradients_seen=not self.check_gradients)
+            if type(loss) is float:  # by far the most frequent case: one process, on a CPU
+                look = ahead and self.check_gradients  # else the kernel looks itself, before it moves anything
+                refusing = 1.0 if look and not engine.finite(active) else 0.0
+                prior = self._prior_here(active) if self.tempering.needs_potential else 0.0
+                numbers = (loss, refusing, 1.0, 0.0, 0.0, prior)
+                seen = self._observation(numbers, gradients_seen=look or not self.check_gradients)
                 seen.accept()
                 return seen
         on_cpu = self._device().type == "cpu"
         looks = active is not None and self.check_gradients and (ahead or not on_cpu or self.ranks.size > 1)
-        numbers = observe(
+        observed = observe(
             losses,
             [engine.finite(active)] if looks and active is not None else [],
             prior=self._prior_here(active) if active is not None and self.tempering.needs_potential else 0.0,
@@ -83,7 +84,7 @@ class Explorer(Phased):
             device=self._device(),
             facts=self._facts,
         )
-        seen = self._observation(numbers, gradients_seen=looks or not self.check_gradients, failure=failure)
+        seen = self._observation(observed, gradients_seen=looks or not self.check_gradients, failure=failure)
         if ahead or active is None or self.compensation.active or not active.refusable or seen.refused() is None:
             seen.accept()
         return seen
@@ -114,15 +115,13 @@ class Explorer(Phased):
             return None
         return self.num_data * (self._sign * seen.accept() + seen.prior) / self.temperature
 
-    @torch.no_grad()
     def _prior_here(self, active: Active) -> float:
         """Returns the prior's share of this rank, over N: the shares add up to the whole."""
+        norms = engine.square_norms(active)
         prior = 0.0
-        for group, members in zip(self.param_groups, active.groups, strict=True):
-            decay = float(group["weight_decay"])
-            if group["explore"] and decay and members.parameters:
-                device = members.parameters[0].device
-                prior += 0.5 * decay * float(square_norm(members.parameters, device, members.weights))
+        for group, squares in zip(self.param_groups, norms, strict=True):
+            if group["explore"]:
+                prior += 0.5 * float(group["weight_decay"]) * squares
         return prior if self._sharded else prior / self.ranks.size
 
     def _bring_momenta_into_units(self, active: Active, *, exploring: bool) -> None:
@@ -195,15 +194,19 @@ class Explorer(Phased):
         self.thermometers.taken(bool(probes))
         return rows[: len(chosen)], rows[len(chosen) :]
 
-    def _measured(self, active: Active, rows: list[Sequence[float]]) -> Iterator[tuple[float, int, Sequence[float]]]:
-        """Yields weight decay, how many elements moved and sums of each group that explores; one at lr = 0 has not moved."""
-        for (_, group, members), row in zip(self._exploring_groups(active), rows, strict=True):
-            yield float(group["weight_decay"]), members.numel if float(group["lr"]) > 0 else 0, row
+    def _measured(self, active: Active, rows: list[Sequence[float]]) -> list[tuple[float, int, Sequence[float]]]:
+        """Returns weight decay, how many elements moved and sums of each group that explores; one at lr = 0 has not moved."""
+        return [
+            (float(group["weight_decay"]), members.numel if float(group["lr"]) > 0 else 0, row)
+            for (_, group, members), row in zip(self._exploring_groups(active), rows, strict=True)
+        ]
 
-    def _exploring_groups(self, active: Active) -> Iterator[tuple[int, dict[str, Any], ActiveGroup]]:
-        for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True)):
-            if group["explore"]:
-                yield number, group, members
+    def _exploring_groups(self, active: Active) -> list[tuple[int, dict[str, Any], ActiveGroup]]:
+        return [
+            (number, group, members)
+            for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True))
+            if group["explore"]
+        ]
 
     def _move_alpha(
         self, hamiltonian: float, epsilon_alpha: float, mean_loss: float, in_engine: Alpha | None
@@ -234,11 +237,11 @@ class Explorer(Phased):
         if ratio <= SAME:
             self.thermometers.last_cold_step = self.steps
         active, unit = self._known["active"], self.num_data / (self.temperature * ratio)
-        groups = list(self._exploring_groups(active))
+        groups = self._exploring_groups(active)
         for (number, group, members), row in zip(groups, rows, strict=True):
             if members.numel and float(group["lr"]) > 0:
                 self.thermometers.read(number, unit * 0.25 * row[2] / members.numel, ratio)
-        for (number, group, members), row in zip(groups, probed, strict=False):
+        for (number, group, members), row in zip(groups, probed, strict=False) if probed else ():
             if members.numel and float(group["lr"]) > 0 and row[2]:
                 heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
                 self.thermometers.of(number).read_probe(unit * row[0] / row[2], heat * row[1] / row[2], ratio)

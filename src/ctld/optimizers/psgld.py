@@ -43,7 +43,8 @@ class PSGLD(SGLD):
     ) -> None:
         if options.get("localization"):
             raise ValueError(
-                "localization goes with SGLD, not with its preconditioned form: take SGLD, or leave it out"
+                f"localization = {options['localization']!r} goes with SGLD, not with its preconditioned form: take SGLD, or "
+                "leave it out"
             )
         defaults = {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
         super().__init__(params, lr, _defaults=defaults, **options)

@@ -109,6 +109,24 @@ def finite(active: Active) -> bool | Tensor:
     return bool(found) if isinstance(found, Tensor) and found.is_cpu else found
 
 
+def square_norms(active: Active) -> list[float]:
+    """Returns Σθ² of each group, by the weights of its parameters."""
+    table = active.table
+    if not active.native or not table.units:
+        return [_square_norm(group) for group in active.groups]
+    library: Any = native.load()
+    table.set_step(library.threads(), None, 0, 0, 0, False, 0)
+    library.square_norms(table.address)
+    return table.priors
+
+
+@torch.no_grad()
+def _square_norm(group: ActiveGroup) -> float:
+    if not group.parameters:
+        return 0.0
+    return float(foreach.square_norm(group.parameters, group.parameters[0].device, group.weights))
+
+
 _NOWHERE = (None, 0, 0)
 
 

@@ -111,7 +111,6 @@ def rest(*, decay: float = 0.0, scaled: bool = False) -> Plan:
 INTEGRATORS: dict[str, Callable[..., Plan]] = {"euler": euler, "baoab": baoab, "ubu": ubu}
 
 
-@lru_cache(maxsize=256)
 def planned(
     integrator: str,
     lr: float,
@@ -124,9 +123,40 @@ def planned(
     compensate: bool,
     scaled: bool,
 ) -> Plan:
-    """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last."""
-    options = {"decay": decay, "ascend": ascend, "before": before, "after": after}
-    return INTEGRATORS[integrator](lr, momentum, variance, compensate=compensate, scaled=scaled, **options)
+    """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last.
+
+    Not where momenta are multiplied: those numbers do not come again.
+    """
+    make = _made if before == after == 1.0 else _make
+    return make(integrator, lr, momentum, variance, decay, ascend, before, after, compensate, scaled)
+
+
+def _make(
+    integrator: str,
+    lr: float,
+    momentum: float,
+    variance: float,
+    decay: float,
+    ascend: bool,
+    before: float,
+    after: float,
+    compensate: bool,
+    scaled: bool,
+) -> Plan:
+    return INTEGRATORS[integrator](
+        lr,
+        momentum,
+        variance,
+        decay=decay,
+        ascend=ascend,
+        before=before,
+        after=after,
+        compensate=compensate,
+        scaled=scaled,
+    )
+
+
+_made = lru_cache(maxsize=256)(_make)
 
 
 @dataclass(frozen=True, slots=True)

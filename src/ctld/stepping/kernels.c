@@ -322,7 +322,8 @@ typedef struct { char *parameter, *gradient, *momentum, *scale, *previous, *vari
 enum { PRIOR, KINETIC, MIDPOINT, CLAMPED, REFRESHED, SUMS };
 
 /* exp(x) to about one unit of the last place, by operations that are rounded alike everywhere: x = n ln 2 + r, and a polynomial
- * for e^r. Beyond ±bound, where a result would leave the range of normal numbers, it is that of the bound. */
+ * for e^r. Beyond ±bound, where a result would leave the range of normal numbers, it is that of the bound. Integers are
+ * unsigned, whose product may overflow. */
 #define EXPONENTIAL(TARGET, level, real, Integer, magic, shift, bound, high, low, degree, ...)                         \
     TARGET INLINE level##_##real level##_exp_##real(level##_##real x)                                                  \
     {                                                                                                                  \
@@ -343,9 +344,9 @@ enum { PRIOR, KINETIC, MIDPOINT, CLAMPED, REFRESHED, SUMS };
         return (Vector)((Integers)power + (Integers)shifted * (one << shift));                                         \
     }
 #define EXPONENTIALS(TARGET, level)                                                                                    \
-    EXPONENTIAL(TARGET, level, float, int32_t, 12582912.0, 23, 87.0, 0x1.62e4p-1, 0x1.7f7d1cp-20, 7, 1.0f / 5040,      \
+    EXPONENTIAL(TARGET, level, float, uint32_t, 12582912.0, 23, 87.0, 0x1.62e4p-1, 0x1.7f7d1cp-20, 7, 1.0f / 5040,      \
                 1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1)                                               \
-    EXPONENTIAL(TARGET, level, double, int64_t, 6755399441055744.0, 52, 708.0, 0x1.62e42fefa38p-1,                     \
+    EXPONENTIAL(TARGET, level, double, uint64_t, 6755399441055744.0, 52, 708.0, 0x1.62e42fefa38p-1,                     \
                 0x1.ef35793c7673p-45, 13, 1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,            \
                 1.0 / 362880, 1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5, 1, 1)
 
@@ -741,6 +742,35 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
         UNFIT_ONES(int16_t, INT16_MAX, LIMIT32 << 7)                                                                   \
     }
 
+/* Σx² in as many lanes on every processor. */
+#define SQUARES_OF(Real, WIDEN)                                                                                        \
+    {                                                                                                                  \
+        const Real *const values = (const Real *)x;                                                                    \
+        for (; first + LANES <= last; first += LANES)                                                                  \
+            for (int l = 0; l < LANES; l++) {                                                                          \
+                const double value = WIDEN(values[first + l]);                                                         \
+                lanes[l] += value * value;                                                                             \
+            }                                                                                                          \
+        for (int l = 0; first < last; first++, l++) {                                                                  \
+            const double value = WIDEN(values[first]);                                                                 \
+            lanes[l] += value * value;                                                                                 \
+        }                                                                                                              \
+    }
+#define SQUARES(TARGET, level)                                                                                         \
+    TARGET static double level##_squares(const char *x, int64_t type, int64_t first, int64_t last)                     \
+    {                                                                                                                  \
+        double lanes[LANES] = {0}, sum = 0.0;                                                                          \
+        if (type == FLOAT64)                                                                                           \
+            SQUARES_OF(double, (double))                                                                               \
+        else if (type == FLOAT32)                                                                                      \
+            SQUARES_OF(float, (double))                                                                                \
+        else                                                                                                           \
+            SQUARES_OF(uint16_t, (double)widened)                                                                      \
+        for (int l = 0; l < LANES; l++)                                                                                \
+            sum += lanes[l];                                                                                           \
+        return sum;                                                                                                    \
+    }
+
 #define LEVEL_OF(level, TARGET)                                                                                        \
     EXPONENTIALS(TARGET, level)                                                                                        \
     UPDATES(TARGET, level, float32, float, 4, LOAD_WHOLE, STORE_WHOLE, AS_STORED)                                      \
@@ -753,6 +783,7 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
     UNIT_OF(level##_float64, TARGET, level, float64, 8, 8)                                                             \
     UNIT_OF(level##_bfloat16, TARGET, level, bfloat16, 2, 4)                                                           \
     UNFIT(TARGET, level)                                                                                               \
+    SQUARES(TARGET, level)                                                                                             \
     TARGET static void level##_numbers(const Source *source, uint32_t stream, uint64_t element, float *z)              \
     {                                                                                                                  \
         const Keys *keys = &source->keys[0];                                                                           \
@@ -773,9 +804,11 @@ typedef struct {
     Words *words;
     void (*units[3])(ARGUMENTS);
     int64_t (*unfit)(const char *, int64_t, int64_t, int64_t);
+    double (*squares)(const char *, int64_t, int64_t, int64_t);
     void (*numbers)(const Source *, uint32_t, uint64_t, float *);
 } Level;
-#define LEVEL(words, level) {words, {level##_float32, level##_float64, level##_bfloat16}, level##_unfit, level##_numbers}
+#define LEVEL(words, level)                                                                                            \
+    {words, {level##_float32, level##_float64, level##_bfloat16}, level##_unfit, level##_squares, level##_numbers}
 static const Level LEVELS[] = {
     LEVEL(words_software, portable),
 #ifdef X86
@@ -990,4 +1023,37 @@ int64_t ctld_fit(const Job *job)
         odd |= unfit_units(&LEVELS[job->level], (const Row *)job->rows, (const Account *)job->accounts, job->row_count,
                            job->units * part / job->threads, job->units * (part + 1) / job->threads);
     return !odd;
+}
+
+/* Σθ² of each group, as the `prior` of its sums: for a tempering that has to know the potential before the step. */
+void ctld_square_norms(Job *job)
+{
+    const Level *const level = &LEVELS[job->level];
+    const Row *const rows = (const Row *)job->rows;
+    const Account *const accounts = (const Account *)job->accounts;
+    Sums *const units = (Sums *)job->unit_sums, *const totals = (Sums *)job->group_sums;
+    const int64_t count = job->row_count;
+#pragma omp parallel num_threads((int)job->threads) if (job->threads > 1 && job->elements >= PARALLEL_FROM)
+    {
+        int64_t t = 0;
+#pragma omp for schedule(static)
+        for (int64_t unit = 0; unit < job->units; unit++) {
+            while (t + 1 < count && rows[t + 1].first_unit <= unit)
+                t++;
+            const int64_t first = (unit - rows[t].first_unit) * UNIT, left = rows[t].numel - first;
+            units[unit].prior = level->squares(rows[t].parameter, accounts[rows[t].account].type, first,
+                                               first + (left < UNIT ? left : UNIT));
+        }
+    }
+    for (int64_t g = 0; g < job->group_count; g++)
+        totals[g].prior = 0.0;
+    for (int64_t t = 0; t < count;) {
+        const int64_t account = rows[t].account, first = rows[t].first_unit;
+        while (t < count && rows[t].account == account)
+            t++;
+        double sum = 0.0;
+        for (int64_t unit = first; unit < (t < count ? rows[t].first_unit : job->units); unit++)
+            sum += units[unit].prior;
+        totals[accounts[account].group].prior += accounts[account].weight * sum;
+    }
 }

@@ -97,6 +97,8 @@ class Library:
         self._numbers.restype = None
         self.run.argtypes = self.fit.argtypes = [_Pointer]
         self.run.restype = self.fit.restype = _Integer
+        self.square_norms = library.ctld_square_norms
+        self.square_norms.argtypes, self.square_norms.restype = [_Pointer], None
         self._add_hill = library.ctld_add_hill
         self._add_hill.argtypes = [_Pointer, _Pointer, _Integer, _Integer, _Real, _Real, _Real]
         self._add_hill.restype = None

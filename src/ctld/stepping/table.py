@@ -10,7 +10,7 @@ from ctld.stepping.sweep import AnyPlan, Plan, PsgldPlan, SantaPlan, Sums, Sweep
 _ROW, _ACCOUNT, _GROUP = native.LAYOUTS["ROW"], native.LAYOUTS["ACCOUNT"], native.LAYOUTS["GROUP"]
 _SUMS, _JOB = native.LAYOUTS["SUMS"], native.LAYOUTS["JOB"]
 _THIS_STEP = _JOB.packer("threads", "alpha")
-_FACTORS, _RETAIN = _GROUP.packer("retain", "again_second_noise"), _GROUP.place["retain"]
+_FACTORS, _RETAIN = _GROUP.packer("retain", _GROUP.fields[-1]), _GROUP.place["retain"]
 _PLAN = _GROUP.packer(_GROUP.fields[0], _GROUP.fields[-1])
 _METHODS, _READINGS = native.CHOICES["METHOD"], {name.lower(): n for name, n in native.CHOICES["READING"].items()}
 _REFRESHED = _SUMS.place["refreshed"]
@@ -77,8 +77,16 @@ class Table:
     def set_plan(self, number: int, plan: AnyPlan) -> None:
         """Writes what a group does."""
         known = self.plans[number]
-        if type(plan) is type(known) is Plan and plan[1:] == known[1:] and len(plan.sweeps) == len(known.sweeps) > 0:
-            _FACTORS.pack_into(self.groups, 8 * (_GROUP.size * number + _RETAIN), *_factors(plan.sweeps))
+        if (
+            type(plan) is type(known) is Plan
+            and plan[1:5] == known[1:5]
+            and plan.compensation is known.compensation is None
+            and plan.reading[0] == known.reading[0]
+            and len(plan.sweeps) == len(known.sweeps) > 0
+        ):
+            _, times, over = plan.reading
+            factors = *_factors(plan.sweeps), 0.0, 0.0, 0.0, 0.0, 0.0, times, over
+            _FACTORS.pack_into(self.groups, 8 * (_GROUP.size * number + _RETAIN), *factors)
             self.plans[number] = plan
             return
         if isinstance(plan, Plan):
@@ -101,6 +109,11 @@ class Table:
         sums = self.sums
         rows: list[Sums] = [(sums[first], sums[first + 1], sums[first + 2], sums[first + 3])]
         return rows if sweeps < 2 else [*rows, (0.0, sums[first + _REFRESHED], 0.0, 0.0)]
+
+    @property
+    def priors(self) -> list[float]:
+        """Σθ² of each group."""
+        return self.sums[_SUMS.place["prior"] :: _SUMS.size].tolist()
 
     def set_level(self, level: int) -> None:
         """Has another of the library's levels work, as tests do."""

@@ -62,6 +62,7 @@ class CalibratedTempering(TemperatureControl):
         self.edge = real("edge", edge, above=0)
         self.plateau = real("plateau", plateau, at_least=0, below=self.edge)
         self.depth = None if depth == "auto" else real("depth", depth, above=0, below=1)
+        self._known_slope: tuple[float | None, float] = (None, 0.0)
         self._least_warm_up = integer("warm_up", warm_up, at_least=100)
         self.num_bins = integer("num_bins", num_bins, at_least=3)
         self.alpha = self.alpha_momentum = 0.0
@@ -79,11 +80,15 @@ class CalibratedTempering(TemperatureControl):
     @property
     def _slope(self) -> float:
         """|g′/g| beyond the plateau."""
-        return 0.0 if self.depth is None else -math.log1p(-self.depth) / (self.edge - self.plateau)
+        if self.depth != self._known_slope[0]:
+            depth = self.depth or 0.0
+            self._known_slope = self.depth, -math.log1p(-depth) / (self.edge - self.plateau)
+        return self._known_slope[1]
 
     def scaling(self, alpha: float) -> float:
         """g(α)."""
-        return math.exp(-self._slope * max(abs(alpha) - self.plateau, 0.0))
+        beyond = abs(alpha) - self.plateau
+        return math.exp(-self._slope * beyond) if beyond > 0.0 else 1.0
 
     def _derivative(self, alpha: float) -> float:
         if abs(alpha) <= self.plateau:

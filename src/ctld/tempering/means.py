@@ -32,54 +32,60 @@ class BinnedMeans:
         self._width = (control.edge - control.plateau) / (control.num_bins - 1)
         self._last = control.num_bins - 1
         centres = [0.0, *(control.plateau + (k + 0.5) * self._width for k in range(self._last))]
-        self._inverse = np.array([1.0 / control.scaling(centre) for centre in centres])
+        grid = [1.0 / control.scaling(centre) for centre in centres]
         self._control, self._seen = control, seen
-        # count, sum of U/T, sum of 1/g: α moves within a bin
-        self._sums = np.zeros((3, control.num_bins))
+        self._prior = 10.0 * seen.correlation_time
+        middle = sum(grid) / len(grid)
+        self._ridge = self._prior * sum((inverse - middle) ** 2 for inverse in grid) / len(grid)
+        # Numbers of Python, not of numpy: one bin is read and written at every step.
+        self._counts, self._totals, self._inverses = ([0.0] * control.num_bins for _ in range(3))
+        self._residuals = [0.0] * control.num_bins
         count = 50.0 * seen.correlation_time  # the warm-up, which was all on the plateau
-        self._sums[:, 0] = count, count * seen.mean, count
+        self._counts[0], self._totals[0], self._inverses[0] = count, count * seen.mean, count
         self._since_fit = 0
         self._fit()
 
     def deviation(self, place: float, potential: float) -> float:
-        """U/T less its mean at |α| = `place`; then takes this U/T into the mean."""
+        """Return U/T less its mean at |α| = `place`; then take this U/T into the mean."""
         inverse = 1.0 / self._control.scaling(place)
         bin_index = 0 if place <= self._plateau else min(1 + int((place - self._plateau) / self._width), self._last)
         expected = self._offset + self._gain * inverse + self._residuals[bin_index]
-        count, total, inverses = self._sums[:, bin_index].tolist()
-        self._sums[:, bin_index] = count + 1.0, total + potential, inverses + inverse
+        self._counts[bin_index] += 1.0
+        self._totals[bin_index] += potential
+        self._inverses[bin_index] += inverse  # α moves within a bin
         self._since_fit += 1
         if self._since_fit == _FIT_PERIOD:
             self._fit()
-        return potential - float(expected)
+        return potential - expected
 
     def _fit(self) -> None:
         """Least squares of the bins' means, held to B as the warm-up saw it by as much as 10τ visits would."""
         self._since_fit = 0
-        counts = self._sums[0]
-        visited = counts > 0
-        weights = counts[visited]
-        means = self._sums[1, visited] / weights
-        inverses = self._sums[2, visited] / weights
-        prior = 10.0 * self._seen.correlation_time
-        centre = weights @ inverses / weights.sum()
-        spread = weights @ (inverses - centre) ** 2
-        whole = prior * float(np.var(self._inverse))
-        middle = weights @ means / weights.sum()
-        self._gain = (weights @ ((inverses - centre) * (means - middle)) + whole * self._seen.variance) / (
-            spread + whole
-        )
+        visited = [
+            (number, count, total / count, inverses / count)
+            for number, (count, total, inverses) in enumerate(
+                zip(self._counts, self._totals, self._inverses, strict=True)
+            )
+            if count
+        ]
+        weight = sum(self._counts)
+        centre, middle = sum(self._inverses) / weight, sum(self._totals) / weight
+        spread, together = self._ridge, self._ridge * self._seen.variance
+        for _, count, mean, inverse in visited:
+            apart = inverse - centre
+            spread += count * apart * apart
+            together += count * apart * (mean - middle)
+        self._gain = together / spread
         self._offset = middle - self._gain * centre
-        left = means - self._offset - self._gain * inverses
-        self._residuals = np.zeros(len(counts))
-        self._residuals[visited] = left * weights / (weights + prior)
+        for number, count, mean, inverse in visited:
+            self._residuals[number] = (mean - self._offset - self._gain * inverse) * (count / (count + self._prior))
 
     def numbers(self) -> NDArray[np.float64]:
-        """Everything, as rows of `num_bins` numbers."""
-        fit = np.zeros(len(self._residuals))
-        fit[:3] = self._offset, self._gain, self._since_fit
-        return np.vstack([self._sums, self._residuals, fit])
+        """Return everything, as rows of `num_bins` numbers."""
+        fit = [self._offset, self._gain, float(self._since_fit), *[0.0] * (len(self._counts) - 3)]
+        return np.array([self._counts, self._totals, self._inverses, self._residuals, fit])
 
     def load(self, numbers: NDArray[np.float64]) -> None:
-        self._sums, self._residuals = numbers[:3].copy(), numbers[3].copy()
-        self._offset, self._gain, self._since_fit = float(numbers[4, 0]), float(numbers[4, 1]), int(numbers[4, 2])
+        """Take over what `numbers` returned."""
+        self._counts, self._totals, self._inverses, self._residuals, fit = numbers.tolist()
+        self._offset, self._gain, self._since_fit = fit[0], fit[1], int(fit[2])

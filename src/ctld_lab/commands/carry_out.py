@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.lock import check_writable, locked
-from ctld_lab.commands.options import plain_table, say, unknown
+from ctld_lab.commands.options import say, unknown
 from ctld_lab.commands.request import Order, build, find_study, is_file, use_data_dir
 from ctld_lab.control import Control
 from ctld_lab.executors import ENGINES, cores, run_all, torchrun
@@ -23,6 +21,7 @@ from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
 
 INTERRUPTED = 130  # as shells say it
+WORDS = {"interrupted": "stopped"}
 
 
 @dataclass(frozen=True)
@@ -157,7 +156,8 @@ def conclude(
 ) -> int:
     """Say what became of each; the exit code."""
     if len(states) > 1:
-        console.print(_count(states, before))
+        words = ("done before" if path in before else WORDS.get(state, state) for path, state in states.items())
+        say(console, f"runs: {', '.join(f'{count} {word}' for word, count in Counter(words).items())}")
     failed = [RunDirectory(path) for path, state in states.items() if state == "failed"]
     for run in failed:
         failure = run.failure()
@@ -181,32 +181,6 @@ def _unrecorded(run: RunDirectory) -> str:
     """A run that could not even leave a failure.json: most likely the disk is full."""
     free = shutil.disk_usage(run.path).free
     return f"its failure could not be written to {run.path}, where {free:,} bytes are free; make space"
-
-
-def _count(states: dict[Path, str], before: set[Path]) -> Table:
-    """One row for each role, method and variant."""
-    counts: dict[tuple[str, str], Counter[str]] = {}
-    for path, state in states.items():
-        config = RunDirectory(path).config()
-        label = " ".join(str(config[key]) for key in ("method", "variant") if config.get(key)) or str(
-            config.get("kind")
-        )
-        counts.setdefault((str(config.get("role", "")), label), Counter())[
-            state if path not in before else "before"
-        ] += 1
-    columns = {
-        "done": "done",
-        "before": "done before",
-        "failed": "failed",
-        "interrupted": "stopped",
-        "waiting": "waiting",
-    }
-    shown = [key for key in columns if key in ("done", "before") or any(count[key] for count in counts.values())]
-    table = plain_table("runs", "", *(columns[key] for key in shown), numeric=[columns[key] for key in shown])
-    for (role, label), count in counts.items():
-        numbers = (Text(str(count[key]), "red" if key == "failed" else "") if count[key] else "–" for key in shown)
-        table.add_row(role, label, *numbers)
-    return table
 
 
 # ---- ctld resume ----

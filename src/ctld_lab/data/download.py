@@ -5,9 +5,7 @@ ever sees a part of it; when anything fails the hidden folder goes, and so do fo
 """
 
 import hashlib
-import http.client
 import os
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -86,6 +84,8 @@ def _workspace(folder: Path) -> Iterator[Path]:
 
 
 def _download(download: Download, workspace: Path, target: Path, progress: Progress | None) -> Path:
+    from http.client import HTTPException  # which takes longer than all else here, where help is to come at once
+
     path = workspace / download.name
     failures = []
     for url in download.urls:
@@ -105,7 +105,7 @@ def _download(download: Download, workspace: Path, target: Path, progress: Progr
                 return path
             except _DiskError as error:
                 raise error.__cause__ from None  # type: ignore[misc]
-            except (DataError, OSError, ValueError, http.client.HTTPException) as error:
+            except (DataError, OSError, ValueError, HTTPException) as error:
                 failures.append(f"  {url}: {error}")
     raise DataError(
         "\n".join([f"{download.name} could not be downloaded:", *failures])
@@ -119,6 +119,8 @@ class _DiskError(Exception):
 
 def _received(url: str, size: int) -> Iterator[tuple[int, bytes]]:
     """The chunks that come, each with the number of bytes so far: `size` in all, and no more."""
+    import urllib.request
+
     # Accept-Encoding: a .gz that is decompressed on the way has another SHA-256.
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "ctld"})
     received = 0

@@ -49,7 +49,7 @@ def mean_curves(runs: Sequence[RunRecord], split: str, metric: str) -> list[list
 def curves_frame(study: StudyRecord, variants: Iterable[str], metrics: Sequence[tuple[str, str]]) -> pd.DataFrame:
     """Of these (split, metric); or as it was published."""
     if study.published:
-        return study.tables.get("curves", pd.DataFrame(columns=TABLES["curves"]))
+        return study.table("curves")
     lines = []
     for variant in variants:
         for split, metric in metrics:
@@ -114,16 +114,15 @@ def traced_run(study: StudyRecord) -> RunRecord | None:
 
 def trace_frame(study: StudyRecord) -> pd.DataFrame:
     """1/g(α) in the last stage that was traced."""
-    columns = TABLES["trace"]
     run = traced_run(study)
     if run is None:
-        return study.tables.get("trace", pd.DataFrame(columns=columns))
+        return study.table("trace")
     stage = max(line.get("stage", 1) for line in run.trace)
     before = sum(run.stages[: stage - 1])
     lines = [line for line in run.trace if line.get("stage", 1) == stage]
     return pd.DataFrame(
         [[stage, x.get("step", math.nan) - before, x.get("temperature_ratio", math.nan)] for x in lines],
-        columns=columns,
+        columns=TABLES["trace"],
     )
 
 

@@ -116,8 +116,7 @@ def _exactness(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float],
 def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Slopes and points."""
     if study.published:
-        empty = pd.DataFrame(columns=SLOPES), pd.DataFrame(columns=POINTS)
-        return study.tables.get("theorem", empty[0]), study.tables.get("theorem-points", empty[1])
+        return study.table("theorem"), study.table("theorem-points")
     slopes: list[list[Any]] = []
     points: list[list[Any]] = []
     runs = [x for x in study.finals if x.kind == "theorem" and x.state == "done" and x.result.get("step_sizes")]

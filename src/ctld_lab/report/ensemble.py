@@ -125,7 +125,7 @@ def _edges(study: StudyRecord, name: str) -> list[str]:
 def _differences(study: StudyRecord, workloads: dict[str, dict[str, Row]]) -> Differences:
     """(workload, one, other, metric) → the difference and its word. Published ones are paired, and taken as they are."""
     stored = {}
-    for _, line in study.tables.get("differences", pd.DataFrame(columns=DIFFERENCES)).iterrows():
+    for _, line in study.table("differences").iterrows():
         if line["count"] > 1:
             numbers = Estimate(line["mean"], line["low"], line["high"], int(line["count"]))
             stored[line["workload"], line["one"], line["other"], line["metric"]] = numbers

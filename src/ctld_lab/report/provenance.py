@@ -111,9 +111,7 @@ def _environment(record: dict[str, Any]) -> str:
 def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     """One line per search, and one per trial."""
     if study.published:
-        return study.tables.get("tuning", pd.DataFrame(columns=TUNING)), study.tables.get(
-            "trials", pd.DataFrame(columns=TRIALS)
-        )
+        return study.table("tuning"), study.table("trials")
     train = {run.name: run.clocks.get("train", math.nan) for run in study.runs}
     searches, lines = [], []
     for method in sorted(study.tuning, key=lambda method: [*study.methods, method].index(method)):

@@ -160,6 +160,10 @@ class StudyRecord:
     def failed(self) -> list[RunRecord]:
         return [run for run in self.runs if run.state == "failed"]
 
+    def table(self, name: str) -> pd.DataFrame:
+        """As it was published; empty, if it was not."""
+        return self.tables.get(name, pd.DataFrame(columns=shapes.columns(name)))
+
     def title(self, method: str) -> str:
         """The name that people know; "ctld (exploration)" becomes "CTLD (exploration)"."""
         titles = {**TITLES, **self.description.get("titles", {})}

@@ -157,9 +157,11 @@ def printed_values(study: StudyRecord, place: int | None = None, *, key: str = "
 
 
 def paper_note(study: StudyRecord) -> list[str]:
-    """The study's remark on these numbers, as a sentence."""
+    """The study's remark on these numbers, as a sentence; and whether they are those of the same experiment."""
     text = study.paper.get("note", "").strip()
-    return [f"The paper's values: {text.rstrip('.')}."] if text else []
+    smaller = "At this scale the experiment is smaller than the paper's: compare orders, not values."
+    more = [] if study.description.get("scale") == "paper" else [smaller]
+    return [f"The paper's values: {text.rstrip('.')}.", *more] if text else []
 
 
 def picture(study: StudyRecord, name: str, caption: str) -> list[Plot]:

@@ -23,7 +23,7 @@ COLUMNS = [*TABLES["temperature"][:-1], *THERMOMETERS, "seeds"]
 def frame_of(study: StudyRecord) -> pd.DataFrame:
     """A line for each variant and stage: means over seeds, of 1/g the highest; as published, or from the runs."""
     if study.published:
-        return study.tables.get("temperature", pd.DataFrame()).reindex(columns=COLUMNS)
+        return study.table("temperature").reindex(columns=COLUMNS)
     lines = []
     for run in study.finals:
         for stage, record in _stages(run).items() if run.method == "ctld" else ():

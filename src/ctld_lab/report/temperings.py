@@ -167,7 +167,7 @@ def _result(study: StudyRecord, variant: str) -> dict[str, Any]:
 def wells_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per dimension and tempering, the last without tempering: as it was published, or from the runs."""
     if study.published:
-        frame = study.tables.get("wells", pd.DataFrame(columns=WELLS))
+        frame = study.table("wells")
         whole: dict[str, list[Any]] = {
             x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")
         }
@@ -201,7 +201,7 @@ def wells_frame(study: StudyRecord) -> pd.DataFrame:
 def targets_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per target, tempering and average: as it was published, or from the runs."""
     if study.published:
-        return study.tables.get("targets", pd.DataFrame(columns=TARGETS))
+        return study.table("targets")
     answers = _result(study, "reference").get("means", {})
     lines: list[list[Any]] = []
     for group in groups(study, wells=False):
@@ -235,8 +235,12 @@ def content(study: StudyRecord) -> Content:
         for name, own in chains.groupby("tempering", sort=False)
         if own["runs"].astype(float).sum()
     ]
-    off = targets[targets["errors_away"].abs() >= OFF]
-    prose = Prose("tempering", wells=told, off=off, averages=int(targets["errors_away"].notna().sum()))
+    judged = targets[targets["errors_away"].notna()]
+    off = [
+        (title(str(name)), int((own["errors_away"].abs() >= OFF).sum()), len(own))
+        for name, own in judged.groupby("tempering", sort=False)
+    ]
+    prose = Prose("tempering", wells=told, off=off)
     made = Content(summary=prose.paragraphs("summary"))
     if told:
         made.plots.append(_plot(wells, prose("caption")))

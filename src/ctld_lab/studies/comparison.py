@@ -40,84 +40,53 @@ def compare(
     configuration where a method had it. `spaces` are searched. `transferred` has what laptop scale chose of them.
     """
 
-    def run(name: str, method: str, variant: str, seed: int, role: str, **more: Any) -> Run:
+    def run(name: str, method: str, variant: str, seed: int, **more: Any) -> Run:
+        final = variant != "trial"
         config = {
             "kind": "train",
-            "role": role,
+            "role": "final" if final else "tuning",
             "method": method,
             "variant": variant,
             "seed": seed,
-            **base,
-            "data": request.data,
-            **more,
         }
-        if role == "final":  # a few megabytes each, for `ctld flatness`; of trials nobody asks
-            config["keep_parameters"] = True
-        return Run(name, config)
+        # Parameters are a few megabytes each, for `ctld flatness`; of trials nobody asks.
+        kept = {"keep_parameters": True} if final else {}
+        return Run(name, config | {**base, "data": request.data} | more | kept)
 
-    def fixed(method: str) -> dict[str, Any]:
-        """Options that are not tuned."""
-        return {"temperature": "auto"} if method == "ctld" else {}
+    def options(method: str, parameters: Mapping[str, float]) -> dict[str, Any]:
+        """With those that are not tuned."""
+        return ({"temperature": "auto"} if method == "ctld" else {}) | tuning.options(parameters)
 
-    trials = request.settings["trials"]
-    chosen_elsewhere = transferred or {}
-    proposals: dict[str, list[dict[str, float]]] = {}
-    searched: dict[str, tuning.Space] = {}
-    for method in request.methods:
-        searched[method] = spaces[method if method in spaces else AS[method]]
-        proposals[method] = tuning.propose(searched[method], trials)
+    trials, methods, seeds = request.settings["trials"], request.methods, request.seeds
+    searched = {method: spaces[method if method in spaces else AS[method]] for method in methods}
+    proposals = {method: tuning.propose(space, trials) for method, space in searched.items()}
     # Trial by trial, method by method: an interrupted search has tried the same number of each.
     first = [
-        run(
-            f"tune-{method}-{index:02d}",
-            method,
-            "trial",
-            TUNING_SEED,
-            "tuning",
-            optimizer=fixed(method) | tuning.options(proposals[method][index]),
-            trial=index,
-        )
-        for index in range(trials)
-        for method in request.methods
+        run(f"tune-{x}-{place:02d}", x, "trial", TUNING_SEED, optimizer=options(x, proposals[x][place]), trial=place)
+        for place in range(trials)
+        for x in methods
     ]
     first += [
-        run(f"{method}-paper-seed{seed}", method, "paper", seed, "final", **paper[method])
-        for seed in request.seeds
-        for method in request.methods
-        if method in paper
+        run(f"{x}-paper-seed{seed}", x, "paper", seed, **paper[x]) for seed in seeds for x in methods if x in paper
     ]
     first += [
-        run(
-            f"{method}-laptop-seed{seed}",
-            method,
-            "laptop",
-            seed,
-            "final",
-            optimizer=fixed(method) | tuning.options(dict(chosen_elsewhere[method])),
-        )
-        for seed in request.seeds
-        for method in request.methods
-        if method in chosen_elsewhere
+        run(f"{x}-laptop-seed{seed}", x, "laptop", seed, optimizer=options(x, (transferred or {})[x]))
+        for seed in seeds
+        for x in methods
+        if x in (transferred or {})
     ]
     yield first
     if not trials:
         return
     chosen = {}
-    for method in request.methods:
-        tried = [(directory.run(f"tune-{method}-{index:02d}"), proposals[method][index]) for index in range(trials)]
+    for method in methods:
+        tried = [(directory.run(f"tune-{method}-{place:02d}"), proposals[method][place]) for place in range(trials)]
         # Where a trial failed its method waits for it to be mended; the others go on.
         if all(place.result() is not None for place, _ in tried):
             chosen[method] = tuning.choose(directory, method, searched[method], tried, metric=metric)
     yield [
-        run(
-            f"{method}-tuned-seed{seed}",
-            method,
-            "tuned",
-            seed,
-            "final",
-            optimizer=fixed(method) | tuning.options(best),
-        )
-        for seed in request.seeds
-        for method, best in chosen.items()
+        run(f"{x}-tuned-seed{seed}", x, "tuned", seed, optimizer=options(x, best))
+        for seed in seeds
+        for x, best in chosen.items()
         if best is not None
     ]

@@ -40,10 +40,6 @@ def _run(request: Request, name: str, seed: int) -> Run:
     options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": method.weight_decay}
     explored = settings["exploration_steps"]
     config = {
-        "kind": "train",
-        "study": "digits",
-        "scale": request.scale,
-        "role": "final",
         "method": name,
         "algorithm": "sgd" if method.temperature is None else "ctld",
         "variant": "",
@@ -57,7 +53,7 @@ def _run(request: Request, name: str, seed: int) -> Run:
         "checkpoint_seconds": 20.0,
         "optimizer": options if method.temperature is None else options | {"temperature": method.temperature},
     }
-    return Run(f"{name}-seed{seed}", config)
+    return request.final("digits", f"{name}-seed{seed}", "train", **config)
 
 
 STUDY = Study(

@@ -37,19 +37,18 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
         for variant in ("tempered", "untempered"):
             for seed in request.seeds:
                 config = {"variant": variant, "dimensions": dimensions, "steps": steps, "seed": seed}
-                runs.append(_run(request, f"{variant}-d{dimensions}-seed{seed}", "double_well", config))
+                runs.append(
+                    request.final("double-well", f"{variant}-d{dimensions}-seed{seed}", "double_well", **config)
+                )
     for tempering, chosen in settings["theorem"].items():
         common = {"tempering": tempering, "dimensions": 1, "replicas": chosen["replicas"], "seed": 0}
         if tempering != "fixed":  # at one step size nothing else is
             config = {"variant": "steps", "step_size": STEP_SIZE, "time": settings["theorem_time"]}
-            runs.append(_run(request, f"theorem-steps-{tempering}-eta{STEP_SIZE}", "theorem", common | config))
+            name = f"theorem-steps-{tempering}-eta{STEP_SIZE}"
+            runs.append(request.final("double-well", name, "theorem", **common, **config))
         config = {"variant": "step_size", "step_sizes": chosen["step_sizes"], "time": chosen["time"]}
-        runs.append(_run(request, f"theorem-step-size-{tempering}", "theorem", common | config))
+        runs.append(request.final("double-well", f"theorem-step-size-{tempering}", "theorem", **common, **config))
     yield runs
-
-
-def _run(request: Request, name: str, kind: str, config: dict[str, Any]) -> Run:
-    return Run(name, {"kind": kind, "study": "double-well", "scale": request.scale, "role": "final", **config})
 
 
 STUDY = Study(

@@ -35,10 +35,6 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
             "tempering": {"height_factor": values["w"], "width": values["sigma"], "depth": values["S"]},
         }
         config = {
-            "kind": "train",
-            "study": "sensitivity",
-            "scale": request.scale,
-            "role": "final",
             "method": "ctld",
             "variant": variant,
             "point": point,
@@ -52,7 +48,7 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
             "checkpoint_seconds": settings["checkpoint_seconds"],
             "clip": 5.0,
         }
-        return Run(f"{name}-seed{seed}", config)
+        return request.final("sensitivity", f"{name}-seed{seed}", "train", **config)
 
     grid = [{"w": w, "sigma": sigma} for w in settings["w"] for sigma in settings["sigma"]]
     yield [

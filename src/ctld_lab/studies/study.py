@@ -10,6 +10,14 @@ SCALES = ("smoke", "laptop", "paper")
 
 
 @dataclass(frozen=True)
+class Run:
+    """One run: the name of its directory, and everything that decides its numbers (JSON)."""
+
+    name: str
+    config: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Request:
     """A study at a scale, as the user asked for it."""
 
@@ -21,13 +29,9 @@ class Request:
     settings: dict[str, Any]
     """Those of the scale."""
 
-
-@dataclass(frozen=True)
-class Run:
-    """One run: the name of its directory, and everything that decides its numbers (JSON)."""
-
-    name: str
-    config: dict[str, Any]
+    def final(self, study: str, name: str, kind: str, **config: Any) -> Run:
+        """A run that counts, of this study."""
+        return Run(name, {"kind": kind, "study": study, "scale": self.scale, "role": "final", **config})
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
     for line in settings["wells"]:
         seeds = request.seeds[: line.get("seeds")]
         runs += [_chain(request, "double-well", line, seed) for seed in seeds]
-    runs.append(_run(request, "reference", {"variant": "reference", "seed": 0, **settings["reference"]}))
-    runs.append(_run(request, "rate", {"variant": "rate", "seed": 0, **settings["rate"]}))
+    for variant in ("reference", "rate"):
+        runs.append(request.final("tempering", variant, "tempering", variant=variant, seed=0, **settings[variant]))
     for target, steps in settings["targets"].items():
         for name in ("calibrated", "paper", "constant"):
             line = _line(name, 0, steps, settings["warm_up"])
@@ -39,11 +39,7 @@ def _chain(request: Request, target: str, line: Mapping[str, Any], seed: int) ->
     config["integrator"] = "euler" if line["tempering"] == "paper" else "baoab"
     words = [target if target != "double-well" else f"d{line['dimensions']}", line["tempering"]]
     words += ["auto"] * (line.get("depth") == "auto") + [str(line[key]) for key in ("period",) if key in line]
-    return _run(request, "-".join([*words, f"seed{seed}"]), config)
-
-
-def _run(request: Request, name: str, config: dict[str, Any]) -> Run:
-    return Run(name, {"kind": "tempering", "study": "tempering", "scale": request.scale, "role": "final", **config})
+    return request.final("tempering", "-".join([*words, f"seed{seed}"]), "tempering", **config)
 
 
 def _line(name: str, dimensions: int, steps: int, warm_up: int, **more: Any) -> dict[str, Any]:

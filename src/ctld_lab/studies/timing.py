@@ -33,10 +33,6 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
     methods = list(dict.fromkeys((REFERENCE, *request.methods)))  # ratios are to SGD-M
     longest = settings["rounds"] * settings["batches"] * ATTEMPTS + 1  # steps that anyone may take
     config = {
-        "kind": "timing",
-        "study": "timing",
-        "scale": request.scale,
-        "role": "final",
         "methods": methods,
         "seed": request.seeds[0],
         "data": request.data,
@@ -45,7 +41,8 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
         "batches": settings["batches"],
         "exploration_share": settings["exploration_share"],
     }
-    yield [Run("timing" if request.seeds[0] == 0 else f"timing-seed{request.seeds[0]}", config)]
+    name = "timing" if request.seeds[0] == 0 else f"timing-seed{request.seeds[0]}"
+    yield [request.final("timing", name, "timing", **config)]
 
 
 def _contenders(method: str, longest: int) -> dict[str, dict[str, Any]]:

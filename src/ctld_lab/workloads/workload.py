@@ -99,7 +99,7 @@ class Workload(Protocol):
 
 
 class OneModel:
-    """A workload of one model, and one stage unless it says so. `model`, `num_data`, `batch_size`, `loss`, `evaluate` are its own."""
+    """A workload of one model; `model`, `num_data`, `batch_size`, `loss`, `evaluate` are its own, and `stages` if not one."""
 
     stages = 1
     model: nn.Module
