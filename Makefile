@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long lint types quick crosscheck integrations distributed torture fuzz mutation bench docs wheel clean
+.PHONY: demo test long lint types quick crosscheck posterior integrations distributed torture fuzz mutation bench docs wheel clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -33,6 +33,11 @@ quick: .venv/test.stamp
 crosscheck: .venv/crosscheck.stamp
 	$(BIN)/python -m pytest -n auto tests/crosschecks
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto tests/stepping/test_triton.py
+
+# The NUTS runs that the study of posteriors is compared with, anew, into a folder of their own: blackjax, half a gigabyte
+# more, half an hour.
+posterior: .venv/posterior.stamp
+	$(BIN)/python -m ctld_lab.posterior.reference runs/posterior-reference
 
 # Against the frameworks that people train with, and torch's own expectations of an optimizer: 0.7 GB more.
 integrations: .venv/integrations.stamp
@@ -92,6 +97,10 @@ wheel: .venv/wheel.stamp
 
 .venv/crosscheck.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,crosscheck]'
+	@touch $@
+
+.venv/posterior.stamp: .venv/test.stamp
+	$(INSTALL) -e '.[dev,posterior]'
 	@touch $@
 
 .venv/integrations.stamp: .venv/test.stamp

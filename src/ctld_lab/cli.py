@@ -126,8 +126,9 @@ def run(
         from ctld_lab.studies import posterior
 
         scale = scale or "laptop"
-        given = [[] if text is None else text.split(",") for text in (methods, data)]
-        posterior.execute(scale, directory or Path("runs") / f"posterior-{scale}", *given, data_dir=data_dir)
+        names, problems = ([] if chosen is None else chosen.split(",") for chosen in (methods, data))
+        folder = directory or Path("runs") / f"posterior-{scale}"
+        posterior.execute(scale, folder, names, problems, data_dir=data_dir)
         return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale

@@ -142,7 +142,7 @@ class ReSGLD(LossSampler):
         seen, owners = self.exchange, [owner for group in active.groups for owner in group.owners]
         if not seen.waiting:
             for owner in owners:
-                self.state[owner]["other_gradient"].copy_(owner.grad)  # type: ignore[arg-type]
+                self.state[owner]["other_gradient"].copy_(owner.grad)
             seen.waiting, seen.cold = True, potential
             self._trade()
             return

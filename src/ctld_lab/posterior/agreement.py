@@ -92,11 +92,8 @@ def floor(problem: Problem, reference: Array, draws: int, repeats: int = 20) -> 
     for _ in range(repeats):
         level = generator.integers(len(LEVELS), size=(draws, *reference.shape[1:]))
         scores.append(score(problem, np.take_along_axis(reference, level, axis=0), reference))
-    return Score(*(float(np.mean([row[i] or 0.0 for row in map(_numbers, scores)])) for i in range(4)), draws)
-
-
-def _numbers(found: Score) -> tuple[float, float, float | None, float | None]:
-    return found.w2, found.total_variation, found.agreement, found.right
+    w2, variation = (float(np.mean([getattr(one, of) for one in scores])) for of in ("w2", "total_variation"))
+    return Score(w2, variation, None, None, draws)
 
 
 def model_of(problem: Problem, generator: torch.Generator) -> nn.Sequential:
@@ -113,7 +110,7 @@ def mean_loss(problem: Problem) -> Callable[[nn.Module, Tensor, Tensor], Tensor]
     """Returns the loss whose N-fold, with the prior, is −log posterior."""
 
     def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        outputs = model(inputs)
+        outputs: Tensor = model(inputs)
         if problem.noise is None:
             return nn.functional.cross_entropy(outputs, targets)
         return 0.5 * (outputs - targets).square().mean() / problem.noise**2
@@ -139,13 +136,12 @@ def curvature(problem: Problem, folder: Path) -> float:
             return loss(self.model, inputs, targets)
 
     def of_vector(theta: Tensor) -> Tensor:
-        parts = theta.split([shape.numel() for shape in shapes])
+        parts = torch.split(theta, [shape.numel() for shape in shapes])
         named = {f"model.{name}": part.view(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
         return torch.func.functional_call(Program(), named, ())  # type: ignore[no-any-return]
 
-    largest = max(
-        float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(of_vector, theta))[-1]) for theta in draws
-    )
+    hessian: Any = torch.autograd.functional.hessian
+    largest = max(float(torch.linalg.eigvalsh(hessian(of_vector, theta))[-1]) for theta in draws)
     return largest + problem.weight_decay
 
 

@@ -32,7 +32,7 @@ def sample(
     import jax
     import jax.numpy as jnp
 
-    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call, unused-ignore]
     inputs, targets = jnp.asarray(problem.inputs), jnp.asarray(problem.targets)
 
     def log_density(theta: Any) -> Any:
@@ -66,7 +66,7 @@ def predictions(problem: Problem, theta: Array) -> Array:
     """Returns what draws predict at the test inputs: numbers, or probabilities of classes; (..., points, outputs)."""
     outputs = predicted(problem.test_inputs, split(theta, problem.shapes), np.tanh)
     if problem.noise is not None:
-        return outputs
+        return np.asarray(outputs)
     shares = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     normed: Array = shares / shares.sum(axis=-1, keepdims=True)
     return normed
@@ -105,7 +105,8 @@ def compute(problem: Problem, folder: Path, *, draws: int, chains: int = CHAINS,
     every = max(draws // _KEPT, 1)
     kept = {"theta": theta[0, ::every], "potential": potentials[0, ::every]}
     content = io.BytesIO()
-    np.savez_compressed(content, quantiles=quantiles.astype(np.float32), **kept, **facts)
+    arrays: dict[str, Any] = {"quantiles": quantiles.astype(np.float32), **kept, **facts}
+    np.savez_compressed(content, **arrays)
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / f"{problem.name}.npz", content.getvalue())
     about = {

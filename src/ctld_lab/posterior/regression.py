@@ -78,7 +78,8 @@ class Net(nn.Module):
 def loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Returns the mean of −log N(y; f(x), σ²), but for a constant."""
     log_noise: Any = model.log_noise
-    return (0.5 * ((model(inputs) - targets) * (-log_noise).exp()).square() + log_noise).mean()
+    mean: Tensor = (0.5 * ((model(inputs) - targets) * (-log_noise).exp()).square() + log_noise).mean()
+    return mean
 
 
 def predicted(state: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -179,7 +180,10 @@ def scored(
     ]
     x, y, x_test, y_test = (torch.tensor(array, dtype=torch.float32) for array in stacked)
     models = [Net(x.shape[-1], torch.Generator().manual_seed(seed)) for seed in seeds]
-    made = [_optimizer(method, *pair, *trial, count, steps) for *pair, trial in zip(models, seeds, trials, strict=True)]
+    made = [
+        _optimizer(method, model, seed, lr, prior, count, steps)
+        for model, seed, (lr, prior) in zip(models, seeds, trials, strict=True)
+    ]
     ensembles = [each for each in made if isinstance(each, Ensemble)]
     chains = Chains(models, [getattr(each, "optimizer", each) for each in made], loss)
     batches = torch.Generator().manual_seed(seeds[0])
@@ -248,9 +252,17 @@ def carry_out(
             table = [tried[first : first + len(TRIALS)] for first in range(0, len(tried), len(TRIALS))]
             best = [max(range(len(TRIALS)), key=lambda i, row=row: row[i]["log_likelihood"]) for row in table]  # type: ignore[misc]
             final = scored(method, whole, [TRIALS[i] for i in best], size.steps, [*range(size.splits)])
-        cell = {"data": name, "method": method, "size": asdict(size), "trials": TRIALS, "tuning": table, "chosen": best}
-        cell |= {"final": final, "seconds": round(time.process_time() - begun, 1), "environment": environment}
+        seconds = round(time.process_time() - begun, 1)
+        cell: dict[str, Any] = {
+            "data": name,
+            "method": method,
+            "size": asdict(size),
+            "trials": TRIALS,
+            "tuning": table,
+            "chosen": best,
+        }
+        cell |= {"final": final, "seconds": seconds, "environment": environment}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, cell)
         mean = np.mean([row["log_likelihood"] for row in final])
-        print(f"{name} {method}: log-likelihood {mean:.3f} in {cell['seconds']:.0f} s", flush=True)
+        print(f"{name} {method}: log-likelihood {mean:.3f} in {seconds:.0f} s", flush=True)

@@ -69,11 +69,11 @@ def agreement_text(name: str, found: Mapping[str, dict[str, Any]], references: P
         tempered = "yes" if SAMPLERS[sampler].tempered else "no"
         columns = [SAMPLERS[sampler].title, tempered, f"{cell['rate']:g}", shown, variation]
         rows.append([*columns, *([more] if problem.noise is None or problem.mirrored else []), draws, " ".join(trips)])
-    for draws in (100, 1000):
-        best = floor(problem, reference, draws)
-        extra = [""] if problem.noise is None or problem.mirrored else []
+    for number in (100, 1000):
+        best = floor(problem, reference, number)
+        empty = [""] if problem.noise is None or problem.mirrored else []
         scale = ["", "", f"{best.w2:.3f}", f"{best.total_variation:.3f}"]
-        rows.append([f"{draws} independent draws", *scale, *extra, f"{draws}", ""])
+        rows.append([f"{number} independent draws", *scale, *empty, f"{number}", ""])
     third = ["agreement"] if problem.noise is None else ["right hat, in each chain"] if problem.mirrored else []
     head = ["sampler", "tempered", "rate", "W2", "total variation", *third, "cold draws", "half-trips or swaps"]
     said = (
