@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ctld
+from ctld import Tempering
 
 NUM_DATA = 60_000
 FOREVER = 10**9
@@ -69,13 +70,41 @@ UNCHECKED = [
         from_table("ctld", "exploration", noise="three_point", check_gradients=False),
     ),
 ]
+LANGEVIN = Choice("langevin", from_table("langevin"))
+"""One group of Gaussian noise at a constant temperature: what of an exploring step is not tempering."""
+BAOAB = Choice("CTLD exploring, BAOAB", from_table("ctld", "exploration", integrator="baoab"))
+
+
+def _two_groups(parameters: Parameters) -> torch.optim.Optimizer:
+    """One-dimensional parameters do not explore, as the documentation recommends for norms and biases."""
+    explore = {"params": [parameter for parameter in parameters if parameter.ndim > 1]}
+    others = {"params": [parameter for parameter in parameters if parameter.ndim < 2], "explore": False}
+    return from_table("ctld", "exploration")([explore, others])  # type: ignore[list-item]
+
+
+TWO_GROUPS = Choice("CTLD exploring, two groups", _two_groups)
+CONSTANT = Choice(
+    "CTLD at constant temperature, BAOAB",
+    lambda parameters: from_table("ctld", "exploration", integrator="baoab", tempering=Tempering.constant())(
+        parameters
+    ),
+)
+
+
+def _calibrated(parameters: Parameters) -> torch.optim.Optimizer:
+    # In cycles, of which the first never ends: then the warm-up is as long as it is told to be.
+    options = {"integrator": "baoab", "cycle_steps": FOREVER + 1, "tempering": Tempering.calibrated(0.5, warm_up=100)}
+    return from_table("ctld", "exploration", **options)(parameters)
+
+
+CALIBRATED = Choice("CTLD, calibrated tempering, BAOAB", _calibrated)
 COMPENSATED = Choice("CTLD exploring, compensated", from_table("ctld", "exploration", noise_compensation=True))
 MINIMISERS = [Choice(name, from_table(name)) for name in ("rmsprop", "adam", "adadelta")]
 
 
 def samplers() -> list[Choice]:
-    """Every other method that injects noise, where it does."""
-    names = [name for name, method in ctld.OPTIMIZERS.items() if method.noisy and name != "ctld"]
+    """Every method that injects noise, where it does, besides CTLD and `langevin`."""
+    names = [name for name, method in ctld.OPTIMIZERS.items() if method.noisy and name not in ("ctld", "langevin")]
     return [Choice(name, from_table(name, NOISY_PHASES.get(name, ""))) for name in names]
 
 

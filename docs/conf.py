@@ -56,7 +56,8 @@ sphinx_gallery_conf = {
     "examples_dirs": str(HERE.parent / "examples" / "gallery"),
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
-    "matplotlib_animations": (True, "jshtml"),
+    "image_scrapers": ("moving_pictures",),
+    "write_computation_times": False,
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "show_memory": False,
@@ -120,4 +121,4 @@ def refuse_dead_links(app, error):
 def setup(app):
     app.connect("source-read", leave_out_links_that_lead_out)
     app.connect("autodoc-process-docstring", literal_formulas, priority=400)
-    app.connect("build-finished", refuse_dead_links)
+    app.connect("build-finished", refuse_dead_links, priority=900)  # the theme has work to finish before

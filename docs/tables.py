@@ -95,6 +95,36 @@ def five():
     return table(["test nll, lower is better", *WORKLOADS.values()], body)
 
 
+def twelve():
+    """All methods of the study of ensembles: the average, and beside it the last member alone where there are several."""
+    titles = {
+        "cycles_paper": "cycles, paper's tempering",
+        "cycles_calibrated": "cycles, calibrated",
+        "cycles_driven": "cycles, driven",
+        "cycles_constant": "cycles, constant T",
+        "cycles_cold": "cycles, T = 0",
+        "sgd": "SGD-M",
+        "adam": "Adam",
+        "santa": "Santa",
+        "snapshot": "snapshot ensemble",
+        "csghmc": "cyclical SGHMC",
+        "swa": "SWA",
+        "deep": "deep ensemble of 3",
+    }
+    averaged, last = ([[] for _ in titles] for _ in range(2))
+    for workload in WORKLOADS:
+        places = 3 if workload == "text" else 4
+        whole = {row["method"]: row for row in rows(f"ensemble-final-{workload}", metric="test nll")}
+        alone = {row["method"]: row for row in rows(f"ensemble-final-{workload}", metric="test last_nll")}
+        for index, method in enumerate(titles):
+            one_model = alone[method]["mean"] == whole[method]["mean"]
+            averaged[index].append(interval(whole[method], places))
+            last[index].append("–" if one_model else interval(alone[method] | {"mark": ""}, places))
+    lines = zip(titles.values(), averaged, last, strict=True)
+    header = ["test nll", *WORKLOADS.values(), *(f"last member alone: {title}" for title in WORKLOADS.values())]
+    return table(header, [[title, *several, *one] for title, several, one in lines])
+
+
 def wells():
     """What each tempering samples at g = 1 on the double well."""
     body = []
@@ -166,6 +196,7 @@ def flat():
 PLACES = {
     "README.md": (five,),
     "docs/results.md": (paper, digits),
+    "docs/ensembles.md": (twelve,),
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/flatness.md": (flat,),

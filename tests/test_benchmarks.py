@@ -110,7 +110,9 @@ def test_steps():
     made = steps.measure("tiny", (8, 6, 4, 3), rounds=2, steps=2)
     names = [row["name"] for row in made["rows"]]
     assert names[0] == choices.FUSED_SGD.name
-    assert set(steps.TARGETS) <= set(names)
+    for choice, base, _ in steps.TARGETS:
+        row = next(row for row in made["rows"] if row["name"] == choice.name)
+        assert row["to"][base.name]["median"] > 0
     assert {"sghmc", "santa", "csghmc"} <= set(names)
     assert made["tensors"] == 6
     assert all(row["relative"]["median"] > 0 for row in made["rows"])
@@ -123,7 +125,32 @@ def test_sizes_are_those_of_the_targets():
     assert counts == pytest.approx([10_000, 250_000, 1_600_000], rel=0.1)
     inputs, first, second, outputs = steps.SIZES["25M"]
     assert inputs * first + first * second + second * outputs == pytest.approx(25e6, rel=0.1)
-    assert all(len(targets) == len(steps.SIZES) for targets in steps.TARGETS.values())
+    assert all(len(targets) == len(steps.SIZES) for _, _, targets in steps.TARGETS)
+
+
+def test_small_steps():
+    """Calibrated tempering is beyond its warm-up, and its α has moved."""
+    torch.set_num_threads(1)
+    made = steps.measure_small("97", steps.SMALL["97"], rounds=2, steps=2)
+    assert made["parameters"] == 97
+    assert [row["name"] for row in made["rows"]] == [choice.name for choice in steps.SMALL_CHOICES]
+    assert all(row["microseconds"]["median"] > 0 for row in made["rows"])
+    lines = "\n".join(steps._small_steps([made]))
+    assert "97 parameters" in lines
+
+
+def test_targets_are_judged_by_what_was_measured():
+    interval = {"low": 1.0, "median": 1.1, "high": 1.15}
+    rows = [
+        {"name": choice.name, "to": {}} for choice in {choice.name: choice for choice, _, _ in steps.TARGETS}.values()
+    ]
+    for row in rows:
+        row["to"] = {base.name: interval for choice, base, _ in steps.TARGETS if choice.name == row["name"]}
+    sizes = [{"size": size, "rows": rows} for size in steps.SIZES]
+    text = "\n".join(steps._against_targets(sizes))
+    assert "1.100 [1.000, 1.150] ≤ 1.2: met" in text
+    assert "1.100 [1.000, 1.150] ≤ 1.1: undecided" in text
+    assert steps._against_targets([{"size": "10k", "rows": [{"name": "psgld"}, {"name": "santa"}]}]) == []
 
 
 @pytest.mark.parametrize("name", end_to_end.NETWORKS)

@@ -84,7 +84,7 @@ for axis, frames in zip(axes, (still, moving), strict=True):
 plt.show()
 
 # %%
-# How they get there. Colour is the temperature.
+# How they get there; colour is the temperature.
 
 figure, axes = panels()
 dots = [axis.scatter([], [], s=14, cmap="coolwarm", c=[], vmin=1, vmax=6.67) for axis in axes]
@@ -98,6 +98,6 @@ def draw(frame):
     return dots
 
 
-animation = FuncAnimation(figure, draw, frames=len(still), interval=120)
+animation = FuncAnimation(figure, draw, frames=len(still), interval=150)
 draw(len(still) - 1)
 plt.show()

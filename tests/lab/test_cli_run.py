@@ -191,7 +191,9 @@ def test_resume_trusts_no_foreign_command(ctld, commands):
 
 
 def test_list(ctld):
-    assert "no study in runs yet" in ctld("list")[1]
+    out = ctld("list")[1]
+    assert "no study in runs yet" in out
+    assert "traps" in out
     ctld(f"{RUN} --no-report --methods failing,good --seeds 1")
     Path("broken").mkdir()
     Path("broken/study.json").write_text("{")

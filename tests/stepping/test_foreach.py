@@ -37,3 +37,21 @@ def test_gradients_are_copied_when_changed():
     (total,) = foreach.total_gradients([parameter], [parameter.grad], decay=0.5, ascend=True)
     assert torch.equal(total, torch.full((3,), -0.5))
     assert torch.equal(parameter.grad, torch.ones(3))
+
+
+def test_sums_are_as_wide_as_a_device_adds(monkeypatch):
+    """Of a device that is not here, or has no float64 and says so when it adds, it is float32."""
+    foreach._has_float64.cache_clear()
+    assert foreach.wide_dtype(torch.device("cpu")) == torch.float64
+    assert foreach.wide_dtype(torch.device("mps")) == torch.float32
+
+    def refuses(*_, **options):
+        assert options["dtype"] == torch.float64
+        raise RuntimeError("Required aspect fp64 is not supported on the device")
+
+    monkeypatch.setattr(torch, "ones", refuses)
+    assert foreach.wide_dtype(torch.device("xpu")) == torch.float32
+    foreach._has_float64.cache_clear()
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: torch.tensor([1.0, 1.0], dtype=torch.float64))
+    assert foreach.wide_dtype(torch.device("xpu")) == torch.float64
+    foreach._has_float64.cache_clear()

@@ -192,9 +192,10 @@ class CTLD(Explorer):
         seen = self._see(losses, active)  # the loss, and whether it and the gradients are finite
 
         # g(α). Calibrated tempering moves its α here, by Ũ alone, and r by factors; those of the paper are 1.
-        leg = Leg(self.tempering.temperature_ratio)
         if moving:
             leg = self.tempering.begin(self._potential_ahead(seen), epsilon_alpha)
+        else:
+            leg = Leg(self.tempering.temperature_ratio)
 
         # r ← (1 − ηγ) r − η∇Ũ + sqrt(2ηγT/g) ε;   θ ← θ + η r
         self._bring_momenta_into_units(active, exploring=True)

@@ -7,7 +7,7 @@ During exploration a parameter that the data do not hold spreads by
     sqrt(T / (N λ))                                  under a prior, the weight decay λ
 
 Both grow as sqrt(T). T is chosen so that the smaller one equals the RMS of the initial parameters, and is at most 1,
-the posterior itself. At 5,000 digits, T = 1 without a prior ends in chance-level error; see docs/conventions.md.
+the posterior itself. With 5,000 digits, T = 1 without a prior ends in an error of 62 % (results/digits.json).
 """
 
 import logging

@@ -7,6 +7,7 @@ whatever the parameters are; a kick converts gradients to the dtype of the momen
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -95,7 +96,16 @@ def drift(parameters: list[Tensor], momenta: list[Tensor], *, step: float) -> No
 
 def wide_dtype(device: torch.device) -> torch.dtype:
     """Returns float64, in which sums over millions of elements are exact enough for an energy; float32 where there is none."""
-    return torch.float32 if device.type == "mps" else torch.float64
+    return torch.float64 if device.type in ("cpu", "cuda", "meta") or _has_float64(device) else torch.float32
+
+
+@cache
+def _has_float64(device: torch.device) -> bool:
+    """Returns whether a device can add in float64, by trying: Apple's cannot, and some of Intel's."""
+    try:
+        return float(torch.ones(2, dtype=torch.float64, device=device).sum()) == 2.0
+    except (RuntimeError, TypeError, AssertionError):
+        return False
 
 
 def square_norm(tensors: Sequence[Tensor], device: torch.device, weights: Sequence[float] | None = None) -> Tensor:

@@ -63,8 +63,8 @@ def baoab(
 ) -> Plan:
     """Returns the plan of the splitting; `variance` is τ.
 
-    Between kick and refreshment u² is too large by as much as it is too small on the step: with what it is after the
-    refreshment, the mean is exact on a Gaussian.
+    On the step, between two half kicks, u² is too small. It is read where it is not: before the refreshment and after it, which
+    by reversal of time have the same law, on a Gaussian with variance τ at any stable step. Their mean scatters less.
     """
     _refuse(compensate, "baoab")
     kick = kick_of("baoab", lr, momentum)

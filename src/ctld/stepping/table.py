@@ -74,21 +74,26 @@ class Table:
         """Writes what is the same for all groups; `alpha` is the address of α's own numbers."""
         _THIS_STEP.pack_into(self._job, 0, threads, native.KINDS[kind], seed, second_seed, step, check, alpha)
 
-    def set_plan(self, number: int, plan: AnyPlan) -> None:
-        """Writes what a group does."""
+    def set_factors(self, number: int, plan: AnyPlan) -> bool:
+        """Writes the factors of a plan that differs from the group's last in nothing else; False, if it does."""
         known = self.plans[number]
         if (
-            type(plan) is type(known) is Plan
-            and plan[1:5] == known[1:5]
-            and plan.compensation is known.compensation is None
-            and plan.reading[0] == known.reading[0]
-            and len(plan.sweeps) == len(known.sweeps) > 0
+            type(plan) is not Plan
+            or type(known) is not Plan
+            or plan[1:5] != known[1:5]
+            or not plan.compensation is known.compensation is None
+            or plan.reading[0] != known.reading[0]
+            or not len(plan.sweeps) == len(known.sweeps) > 0
         ):
-            _, times, over = plan.reading
-            factors = *_factors(plan.sweeps), 0.0, 0.0, 0.0, 0.0, 0.0, times, over
-            _FACTORS.pack_into(self.groups, 8 * (_GROUP.size * number + _RETAIN), *factors)
-            self.plans[number] = plan
-            return
+            return False
+        _, times, over = plan.reading
+        factors = *_factors(plan.sweeps), 0.0, 0.0, 0.0, 0.0, 0.0, times, over
+        _FACTORS.pack_into(self.groups, 8 * (_GROUP.size * number + _RETAIN), *factors)
+        self.plans[number] = plan
+        return True
+
+    def set_plan(self, number: int, plan: AnyPlan) -> None:
+        """Writes what a group does."""
         if isinstance(plan, Plan):
             fields = _sweeps(plan)
         elif isinstance(plan, PsgldPlan):

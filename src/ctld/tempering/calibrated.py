@@ -310,8 +310,11 @@ class CalibratedTempering(TemperatureControl):
         counts = [
             integer(name, state_dict[name], at_least=0) for name in ("steps", "steps_clamped", "half_trips", "side")
         ]
-        if counts[3] > 1:
-            raise ValueError(f"side = {counts[3]} of the state is neither 0 nor 1; load one that was saved")
+        said = window[WarmUp.NUMBERS :].tolist()
+        if counts[3] > 1 or not {*said} <= {0.0, 1.0}:
+            raise ValueError(
+                f"side = {counts[3]} or what was said, {said}, is neither 0 nor 1; load a state that was saved"
+            )
         of_window = window.tolist()[: WarmUp.NUMBERS] if "window" in state_dict else None
         warm_up = WarmUp.from_numbers(
             self._least_warm_up, state_dict["warm_up"].tolist(), of_window, self._warm_up.at_most
@@ -326,7 +329,7 @@ class CalibratedTempering(TemperatureControl):
             self._means = BinnedMeans(self, warm_up.result)
             self._means.load(state_dict["means"].to("cpu", torch.float64).numpy())
             self._promise()
-        self._trips.go_on(counts[2], bool(counts[3]), window[WarmUp.NUMBERS :].tolist(), self.steps)
+        self._trips.go_on(counts[2], bool(counts[3]), said, self.steps)
 
     def __repr__(self) -> str:
         depth = "auto" if self.depth is None else f"{self.depth:.4g}"

@@ -186,7 +186,12 @@ class WarmUp:
         places = [int(place) for place in window[:8]]
         seen, begin, until, block, in_partial, length, count, settled = places
         if not (
-            0 <= begin < until <= made.at_most
+            all(map(math.isfinite, window))
+            and places == window[:8]
+            and length >= 0
+            and count >= 0
+            and settled in (0, 1)
+            and 0 <= begin < until <= made.at_most
             and 0 <= seen <= until
             and 0 <= in_partial < block
             and len(values) <= steps

@@ -54,7 +54,7 @@ def list_(
 
     console = Console()
     known = plain_table("study", "what it rebuilds")
-    for name, line in studies.names().items():
+    for name, line in studies.listed().items():
         known.add_row(name, line)
     console.print(known)
     found = find_studies(root)
