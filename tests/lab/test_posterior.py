@@ -123,7 +123,8 @@ def test_held_out_rows_are_of_the_training_part_and_no_others():
 
 
 def test_holm_is_the_step_down_correction():
-    assert tables.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert tables.holm([0.01, 0.04, 0.03], 3) == pytest.approx([0.03, 0.06, 0.06])
+    assert tables.holm([0.01], 8) == pytest.approx([0.08])  # seven are still to come
 
 
 def test_missing_data_are_named_with_the_remedy(tmp_path, monkeypatch):

@@ -90,7 +90,7 @@ def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: P
     others = [method for method in METHODS if method in found and method != "sgd"]
     pairs = {method: np.array(_values(found[method], "log_likelihood")) - base for method in others if base is not None}
     chances = {method: float(stats.ttest_1samp(pair, 0.0).pvalue) for method, pair in pairs.items()}
-    corrected = dict(zip(chances, holm(list(chances.values())), strict=True))
+    corrected = dict(zip(chances, holm(list(chances.values()), len(METHODS) - 1), strict=True))
     rows = []
     for method in [method for method in METHODS if method in found]:
         likelihood, error = mean_and_error(_values(found[method], "log_likelihood"))
@@ -110,12 +110,12 @@ def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: P
     return _table(head, rows) + _missing(found, METHODS)
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """Returns p-values corrected for their number, step by step."""
+def holm(chances: Sequence[float], planned: int) -> list[float]:
+    """Returns p-values corrected step by step for the number of comparisons that are planned, of which some may be missing."""
     order = np.argsort(chances)
     corrected, largest = [0.0] * len(chances), 0.0
     for place, number in enumerate(order):
-        largest = max(largest, min(1.0, (len(chances) - place) * chances[number]))
+        largest = max(largest, min(1.0, (planned - place) * chances[number]))
         corrected[number] = largest
     return corrected
 
