@@ -33,7 +33,7 @@ def destination(data_dir: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The same as pooch.os_cache("ctld"), without importing pooch."""
+    """Returns where this system keeps what a user has downloaded."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
         return Path(local) / "ctld" / "ctld" / "Cache"
