@@ -294,6 +294,6 @@ def test_difference_older_states(name):
 
 def test_every_difference_has_a_reason_and_every_method_is_here():
     assert all(len(reason) > 30 for reason in DIFFERENCES.values())
-    assert len(INFOS) == 12
+    assert len(INFOS) == 14
     for info, attribute in product(INFOS.values(), ("supported_impls", "supports_fused_on")):
         assert getattr(info, attribute) == ()
