@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import CTLD, Tempering
+from ctld import CTLD, Ensemble, Tempering
 from ctld.ensembles.temperature import SPREAD, ensemble_temperature, forgetting, noise_spread, spread_per_temperature
 
 
@@ -65,3 +65,22 @@ def test_the_rule():
     assert chosen(group(), num_data=1e9) == 1.0
     assert chosen(group(explore=False)) == 0.0
     assert chosen(group(), group(weight_decay=5e-4)) == chosen(group(weight_decay=5e-4)) < found
+
+
+@pytest.mark.parametrize(("decay", "said"), [(1e-4, True), (1e-2, False)])
+def test_too_little_weight_decay_for_noise_is_said(decay, said, caplog):
+    """κ = 0.1·λ·300/(1 − 0.9) = 300 λ: without a word one would take the default for noise that does not help."""
+    ensemble_temperature(
+        [group(lr=0.1, momentum=0.9, weight_decay=decay)],
+        num_data=500,
+        exploration_steps=720,
+        cycle_steps=300,
+        mean_temperature_ratio=1.0,
+    )
+    assert ("raise weight_decay until this is 1 to 3" in caplog.text) == said
+
+
+def test_parameters_in_place_of_a_model_are_refused_with_a_sentence():
+    model = nn.Linear(3, 2)
+    with pytest.raises(TypeError, match=r"give the model itself; .* goes into params="):
+        Ensemble(model.parameters(), 0.1, 100, 600)

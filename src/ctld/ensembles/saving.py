@@ -84,6 +84,11 @@ def load(kind: type[Ensemble], folder: str | os.PathLike[str], model: nn.Module,
 
 def named_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
     """Returns groups of (name, parameter), from whatever a torch optimizer takes; all of the model's, if `params` is None."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}, not a torch.nn.Module: give the model itself; which of its parameters are "
+            "trained, and how, goes into params="
+        )
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     given = list(model.parameters() if params is None else params)
     groups = given if given and isinstance(given[0], dict) else [{"params": given}]

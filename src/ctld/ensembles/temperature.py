@@ -27,6 +27,7 @@ from ctld.tempering import TemperatureControl
 _log = logging.getLogger("ctld")
 
 SPREAD = 6.0
+_HARDLY_ANY = 0.5  # κ below which T is less than a sixteenth of what it would be
 # ⟨1/g⟩ of the paper's tempering over uniform α.
 PAPERS_MEAN_RATIO = 2.138
 
@@ -58,7 +59,7 @@ def ensemble_temperature(
 
     Each has `params` as (name, parameter), and lr, momentum, weight_decay. `exploration_steps` are those of all cycles.
     """
-    temperatures = []
+    temperatures, least = [], math.inf
     for group in groups:
         if not group.get("explore", True) or not group["params"]:
             continue
@@ -68,11 +69,19 @@ def ensemble_temperature(
             real("weight_decay", group["weight_decay"], at_least=0),
         )
         unit = spread_per_temperature(*rates, exploration_steps) * mean_temperature_ratio
-        spread = SPREAD * min(1.0, forgetting(*rates, cycle_steps)) ** 2
+        forgotten = forgetting(*rates, cycle_steps)
+        least = min(least, forgotten) if rates[0] else least
+        spread = SPREAD * min(1.0, forgotten) ** 2
         size = size_of_weights([parameter for _, parameter in group["params"]])
         temperatures.append(min(1.0, (spread * size) ** 2 * num_data / unit) if unit else 0.0)
     temperature = min(temperatures, default=0.0)
     _log.info('temperature="auto" of an ensemble: T = %.3g', temperature)
+    if least < _HARDLY_ANY:
+        _log.warning(
+            "lr·weight_decay·cycle_steps/(1 − momentum) = %.2g: with so little weight decay the default temperature injects "
+            "hardly any noise. For it to pay, raise weight_decay until this is 1 to 3; temperature=0 says that none is wanted",
+            least,
+        )
     return temperature
 
 
