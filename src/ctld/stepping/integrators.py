@@ -116,44 +116,21 @@ def planned(
     lr: float,
     momentum: float,
     variance: float,
-    decay: float,
-    ascend: bool,
-    before: float,
-    after: float,
-    compensate: bool,
-    scaled: bool,
+    *,
+    before: float = 1.0,
+    after: float = 1.0,
+    **options: float | bool,
 ) -> Plan:
     """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last.
 
     Not where momenta are multiplied: those numbers do not come again.
     """
     make = _made if before == after == 1.0 else _make
-    return make(integrator, lr, momentum, variance, decay, ascend, before, after, compensate, scaled)
+    return make(integrator, lr, momentum, variance, before=before, after=after, **options)
 
 
-def _make(
-    integrator: str,
-    lr: float,
-    momentum: float,
-    variance: float,
-    decay: float,
-    ascend: bool,
-    before: float,
-    after: float,
-    compensate: bool,
-    scaled: bool,
-) -> Plan:
-    return INTEGRATORS[integrator](
-        lr,
-        momentum,
-        variance,
-        decay=decay,
-        ascend=ascend,
-        before=before,
-        after=after,
-        compensate=compensate,
-        scaled=scaled,
-    )
+def _make(integrator: str, *numbers: float, **options: float | bool) -> Plan:
+    return INTEGRATORS[integrator](*numbers, **options)
 
 
 _made = lru_cache(maxsize=256)(_make)
