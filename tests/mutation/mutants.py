@@ -25,6 +25,8 @@ COMPENSATION = "tests/optimizers/test_ctld.py tests/optimizers/test_state.py"
 SHARDS = "tests/test_sharding.py tests/optimizers/test_elastic.py"
 DIAGNOSTICS = "tests/diagnostics"
 LIVE = "tests/optimizers/test_live_thermometers.py"
+ADVICE = "tests/thermometers"
+MASS = "tests/test_mass.py tests/optimizers/test_preconditioner.py"
 SCHEDULES = "tests/test_schedules.py tests/test_cycles.py tests/lab/test_scores.py"
 ENSEMBLES = "tests/ensembles tests/lab/test_scores.py"
 CHECKS = "tests/optimizers/test_bad_input.py tests/tempering"
@@ -114,6 +116,16 @@ MUTANTS = [
     Mutant("thermometers", "diagnostics/streaming.py", "error = max(error, _estimate(batches).standard_error)", "pass", LIVE),
     Mutant("thermometers", "diagnostics/streaming.py", "<= 3.0 * math.hypot", "<= 30.0 * math.hypot", LIVE),
     Mutant("resume", "diagnostics/streaming.py", "length, self._sum, count, batches = values[:4]", "length, _, count, batches = values[:4]", LIVE),
+    Mutant("thermometers", "thermometers/advice.py", "FAR = 0.1", "FAR = 0.2", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "CERTAIN = 4.0", "CERTAIN = 3.0", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "if 0.5 * excess < brought < 2.0 * excess", "if 0.5 * excess < brought", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "ENOUGH = 18", "ENOUGH = 10", ADVICE),
+    # ---- the diagonal mass matrix ----
+    Mutant("units", "mass.py", "momentum.mul_((fresh / scale).sqrt_())", "momentum.mul_(1.0)", MASS),
+    Mutant("units", "mass.py", "momentum.mul_((fresh / scale).sqrt_())", "momentum.mul_(fresh / scale)", MASS),
+    Mutant("units", "mass.py", "clamp_(1.0 / limit, limit)", "clamp_(max=limit)", MASS),
+    Mutant("units", "mass.py", "max(1.0 / seen, 1.0 - self.options.smoothing)", "1.0 - self.options.smoothing", MASS),
+    Mutant("refusal", "mass.py", "fresh[square == 0] = 1.0", "pass", MASS),
     # ---- schedules, cycles, ensembles ----
     Mutant("schedules", "schedules.py", "(1.0 + step / offset) ** -exponent", "(1.0 + step) ** -exponent", SCHEDULES),
     Mutant("schedules", "schedules.py", "scale / math.log(2.0 + step)", "scale / math.log(3.0 + step)", SCHEDULES),
