@@ -35,9 +35,9 @@ def cells(folder: Path) -> Cells:
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Returns the mean of a few numbers and its standard error."""
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
-        values
-    ) > 1 else math.nan
+    if len(values) < 2 or not np.isfinite(values).all():
+        return float(np.mean(values)), math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
