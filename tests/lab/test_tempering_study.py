@@ -127,7 +127,7 @@ def test_the_twin_differs_in_its_force_alone():
     known = targets.build("double-well", 1)
     right, twin = (build_tempering({**config, "tempering": name}, known) for name in ("calibrated", "half-the-force"))
     assert isinstance(twin, HalfTheForce)
-    assert twin._derivative(1.0) == 0.5 * right._derivative(1.0) != 0.0
+    assert twin.derivative(1.0, 0.7) == 0.5 * right.derivative(1.0, 0.7) != 0.0
     assert twin.scaling(1.0) == right.scaling(1.0)
     with pytest.raises(ValueError, match="tempering = 'wrong' is unknown; give calibrated"):
         build_tempering({**config, "tempering": "wrong"}, known)

@@ -25,8 +25,8 @@ Calibrated = type(Tempering.calibrated(0.5))
 class HalfTheForce(Calibrated):
     """The twin of spec section 9, wrong on purpose."""
 
-    def _derivative(self, alpha):
-        return 0.5 * super()._derivative(alpha)
+    def derivative(self, alpha, scaling):
+        return 0.5 * super().derivative(alpha, scaling)
 
 
 class Unaware(Calibrated):
