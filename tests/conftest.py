@@ -3,6 +3,7 @@
 What starts processes or samples for long is marked slow, by its place: `make quick` leaves it out, `make test` does not.
 """
 
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         place = item.path.relative_to(HERE)
         if SLOW & {str(place), str(place.parent), place.parts[0]}:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk():
+    """What is written is not forced to the disk, milliseconds a file: no test cuts the power, and one that did not return
+    from there would be seen where processes are killed, which have the real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,12 @@
-"""Each study at smoke scale, run once for all tests that look at what it left."""
+"""Each study at smoke scale, run once for all tests that look at what it left; and reports that are not drawn."""
+
+import json
 
 import pytest
 import smoke
+
+from ctld_lab.report import page
+from ctld_lab.report.plots import as_data
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +20,11 @@ def smoke_study(tmp_path_factory):
         return made[name]
 
     return of
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """For a module: the data of a figure in its place, which is half the time of a report. test_report_page.py draws all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "render", lambda plot: (json.dumps(as_data(plot)).encode(), b""))
+        yield
