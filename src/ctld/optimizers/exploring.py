@@ -266,6 +266,9 @@ class Explorer(Phased):
             self.compensation.interrupt(self.state.values())
         if explored and self.steps % ADVICE_PERIOD == 0:
             self._advise()
+        if self.tempering.remark is not None:
+            remark, self.tempering.remark = self.tempering.remark, None
+            warn_user(remark)
 
     def _advise(self) -> None:
         """Says once what the thermometers find wrong; when the step is over, since a warning may be an error."""
