@@ -4,7 +4,9 @@ What starts processes or samples for long is marked slow, by its place: `make qu
 """
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +25,35 @@ SLOW = {
     *(f"lab/test_{name}.py" for name in ("studies", "own_study", "ranks", "faults", "cli_signals", "executors")),
     *("lab/test_ensemble_study.py", "lab/test_tempering_study.py", "optimizers/test_elastic.py"),
 }
+
+
+SHARES = ("xdist_group(", 'scope="module"', "functools.cache", "import cache")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of a file go to one worker where they share something that took long to make, else one by one.
+
+    pytest-xdist's own groups, by marks, do nothing with pytest 9.2, which keeps the names of tests elsewhere.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return shared_by(nodeid.partition("::")[0]) or nodeid
+
+    return Together(config, log)
+
+
+@cache
+def shared_by(file: str) -> str | None:
+    """What its tests have to have one worker for, if anything."""
+    text = (HERE.parent / file).read_text(encoding="utf-8")
+    if "smoke_study" in text:
+        return "smoke studies"
+    return file if any(word in text for word in SHARES) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

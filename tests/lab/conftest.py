@@ -11,7 +11,7 @@ from ctld_lab.report.plots import as_data
 
 @pytest.fixture(scope="session")
 def smoke_study(tmp_path_factory):
-    """By name. Tests that ask for the same one are in one xdist_group, "smoke NAME"."""
+    """By name. All tests that ask for one have one worker (tests/conftest.py)."""
     made = {}
 
     def of(name):
