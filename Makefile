@@ -24,9 +24,9 @@ lint: .venv/test.stamp
 types: .venv/test.stamp
 	$(BIN)/mypy
 
-# What a developer runs between edits, in a minute or two: no processes of their own, no long chains (tests/conftest.py).
+# What a developer runs between edits, in a minute: no processes of their own, no long chains (tests/conftest.py).
 quick: .venv/test.stamp
-	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow and not long"
 
 # Beside other people's implementations, posteriors and optax, which brings jax; and the kernel for GPUs in Triton's
 # interpreter. 1.1 GB more, hence not in `make test`.

@@ -13,20 +13,13 @@ import torch
 
 HERE = Path(__file__).parent
 SLOW = {
-    *(
-        "distributed",
-        "torture",
-        "statistical",
-        "crosschecks",
-        "test_examples.py",
-        "test_benchmarks.py",
-        "test_chains.py",
-    ),
-    *(f"lab/test_{name}.py" for name in ("studies", "own_study", "ranks", "faults", "cli_signals", "executors")),
-    *("lab/test_ensemble_study.py", "lab/test_tempering_study.py", "optimizers/test_elastic.py"),
+    *("distributed", "torture", "statistical", "crosschecks"),
+    *("test_examples.py", "test_benchmarks.py", "test_chains.py", "test_clipping.py"),
+    *("ensembles/test_ensembles_on_ranks.py", "optimizers/test_distributed.py", "optimizers/test_elastic.py"),
+    *(f"lab/test_{name}.py" for name in ("check", "cli_signals", "faults", "flatness_command", "own_study", "ranks")),
+    *(f"lab/test_{name}.py" for name in ("executors", "executors_ray", "report_page", "report_published", "timing")),
+    *(f"lab/test_{name}.py" for name in ("studies", "double_well_study", "ensemble_study", "tempering_study")),
 }
-
-
 SHARES = ("xdist_group(", 'scope="module"', "functools.cache", "import cache")
 
 

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 
+@pytest.mark.slow
 def test_the_readmes_snippet_prints_what_it_says(capsys):
     """SGD against the ensemble, on real digits: the ensemble is ahead, by as much as the README has it."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

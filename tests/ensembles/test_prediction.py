@@ -267,6 +267,7 @@ def test_dicts_outputs_with_logits_and_a_call_of_ones_own():
     torch.testing.assert_close(doubled.log_probabilities, (2 * expected).log_softmax(-1))
 
 
+@pytest.mark.slow
 def test_the_documents_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}

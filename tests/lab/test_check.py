@@ -169,7 +169,6 @@ def test_calibrated_tempering_with_a_prior_warns_of_nothing_and_repeats():
     assert judge(sample("regression", Settings(seed=1), 4000)) != judge(first)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKED)
 def test_the_defaults_pass(name):
     rows = judge(sample(name, Settings(), TEMPERED))
@@ -179,7 +178,6 @@ def test_the_defaults_pass(name):
     assert rows[0].half_trips > 100
 
 
-@pytest.mark.slow
 def test_a_tenth_more_noise_fails_with_tempering_too():
     rows = judge(sample("gaussian", Settings(), TEMPERED, temperature=1.1))
     assert verdicts_of(rows)[KINETIC] == verdicts_of(rows)["variance"] == "fail"

@@ -84,6 +84,7 @@ def test_the_pickles_do_execute(tmp_path):
         marker.unlink()
 
 
+@pytest.mark.slow
 def test_no_pickle_executes_wherever_it_lies(tmp_path, ctld):
     marker = tmp_path / "marker"
     study = sample.describe(tmp_path / "study", "sda")

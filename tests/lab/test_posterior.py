@@ -142,6 +142,7 @@ def test_missing_data_are_named_with_the_remedy(tmp_path, monkeypatch):
     assert uci.found(tmp_path) == ["energy"]
 
 
+@pytest.mark.slow
 def test_smoke(tmp_path):
     """Some methods of both parts; a second call computes nothing, one of another size is refused."""
     methods = ["sghmc", "calibrated", "resgld", "sgd", "ensemble"]

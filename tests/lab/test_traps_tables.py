@@ -35,6 +35,7 @@ def made_up(shares, count=300):
 # ---- statistics ----
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare():
     """Of 400 families of eleven equal methods, about 5 % may name one of them ahead or behind; uncorrected, a third would."""
     random = np.random.default_rng(0)
@@ -84,6 +85,7 @@ def test_a_document_without_a_place_is_refused():
 # ---- runs ----
 
 
+@pytest.mark.slow
 def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         main(["run", "traps", "--scale", "smoke", "--dir", str(tmp_path)])

@@ -130,6 +130,7 @@ print(json.dumps(problem.flat().tolist()))
 """
 
 
+@pytest.mark.slow
 def test_resume_in_a_new_process(tmp_path):
     """The resuming process draws another seed; the state's wins."""
 

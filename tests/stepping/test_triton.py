@@ -423,6 +423,7 @@ for dtype, kind, options, shift in [(torch.float32, None, False, 0), (torch.floa
 """
 
 
+@pytest.mark.slow
 def test_compiles_once_for_a_gpu(tmp_path):
     """The compiler, which needs no GPU, takes less of Python than the interpreter does."""
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
