@@ -176,6 +176,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_of(path: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object that holds all that is known of it; that alone, if there is no such file."""
+    try:
+        found = read_json(path)
+    except MissingRecord:
+        return dict(known)
+    if any(found.get(name) != value for name, value in known.items()):
+        held = {name: found.get(name) for name in known}
+        raise ValueError(f"{path} is of {held}, not of {known}; give another directory, or remove it")
+    return found
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """An object in each line; a last one that was cut off is left out."""
     if not path.exists():

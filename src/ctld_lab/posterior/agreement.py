@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ctld import NonFiniteError
 from ctld.chains import Chains
-from ctld_lab.files import MissingRecord, read_json, write_json
+from ctld_lab.files import read_of, write_json
 from ctld_lab.posterior.problems import Array, Problem
 from ctld_lab.posterior.reference import LEVELS, predictions, read
 from ctld_lab.posterior.samplers import RATES, SAMPLERS, Setting
@@ -203,7 +203,12 @@ def carry_out(
     """Tunes and runs those samplers of which there is no complete file; each stage is one computation for all of them."""
     reference, _ = read(references, problem)
     steepest = curvature(problem, references)
-    cells = {name: read_cell(folder / problem.name / f"{name}.json", problem.name, name, size) for name in samplers}
+    cells = {
+        name: read_of(
+            folder / problem.name / f"{name}.json", {"problem": problem.name, "sampler": name, "size": asdict(size)}
+        )
+        for name in samplers
+    }
 
     def setting(rate: float) -> Setting:
         return Setting(problem.num_data, problem.weight_decay, steepest, rate, size.steps)
@@ -239,15 +244,3 @@ def carry_out(
 def chosen(rows: Sequence[dict[str, Any]]) -> float:
     """Returns the learning rate with the least mean W2; among equals, the smallest."""
     return min(RATES, key=lambda rate: np.mean([float(row["w2"]) for row in rows if row["rate"] == rate]))
-
-
-def read_cell(path: Path, problem: str, sampler: str, size: Size) -> dict[str, Any]:
-    """Returns what is known of this problem and sampler, a bare beginning if nothing is."""
-    bare: dict[str, Any] = {"problem": problem, "sampler": sampler, "size": asdict(size)}
-    try:
-        cell = read_json(path)
-    except MissingRecord:
-        return bare
-    if any(cell.get(name) != value for name, value in bare.items()):
-        raise ValueError(f"{path} is not of {bare}; give another directory, or remove it")
-    return cell

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctld_lab.files import MissingRecord, plain, read_json, write_bytes
+from ctld_lab.files import plain, read_of, write_bytes
 from ctld_lab.traps.dynamics import Noise, Outcome, run
 from ctld_lab.traps.methods import LEVELS, METHODS, ONE_PASS, PAIRS, Method, setting
 from ctld_lab.traps.problem import Problem, chosen
@@ -142,7 +142,7 @@ def _carry_out(
         for name in methods:
             path = cell_path(directory, problem.name, name)
             for stage in STAGES:
-                cell = read_cell(path, problem, name, size)
+                cell = read_of(path, {"problem": problem.name, "method": name, "size": asdict(size)})
                 if stage in cell or (stage == "scan" and name not in ONE_PASS):
                     continue
                 begun = time.perf_counter()
@@ -179,18 +179,3 @@ def _brief(cell: dict[str, Any], stage: str) -> str:
 
 def cell_path(directory: Path, problem: str, method: str) -> Path:
     return directory / problem / f"{method}.json"
-
-
-def read_cell(path: Path, problem: Problem, method: str, size: Size) -> dict[str, Any]:
-    """Returns what is known of this problem and method, a bare beginning if nothing is."""
-    bare: dict[str, Any] = {"problem": problem.name, "method": method, "size": asdict(size)}
-    try:
-        cell = read_json(path)
-    except MissingRecord:
-        return bare
-    if any(cell.get(name) != value for name, value in bare.items()):
-        raise ValueError(
-            f"{path} is of {cell.get('problem')}, {cell.get('method')} with {cell.get('size')}, not of {bare}; give another "
-            "directory, or remove it"
-        )
-    return cell
