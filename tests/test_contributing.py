@@ -1,6 +1,7 @@
-"""The examples of CONTRIBUTING.md: a method and a tempering of one's own train, are saved and resumed to the bit."""
+"""CONTRIBUTING.md: a method and a tempering of one's own train, are saved and resumed to the bit; its numbers are the stored ones."""
 
 import copy
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from torch import nn
 
 from ctld import CTLD
 
-TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def example(name: str) -> Any:
@@ -88,3 +90,21 @@ def test_the_walk_names_files_that_exist() -> None:
     assert len(rows) <= 12
     for name in names:
         assert (Path(__file__).parents[1] / "src" / "ctld" / name).exists(), name
+
+
+def stored(name: str) -> Any:
+    return json.loads((ROOT / "results" / name).read_text(encoding="utf-8"))
+
+
+def test_the_time_of_the_tests_and_the_score_of_the_mutants_are_the_stored_ones() -> None:
+    timed, scores = stored("tests.json"), stored("mutation.json")
+    minutes, seconds = divmod(round(timed["seconds"]), 60)
+    said = " ".join(TEXT.split())
+    assert f"{timed['tests']:,} tests in {minutes}:{seconds:02}" in said
+    drawn, killed = sum(scores["counts"].values()), scores["counts"]["killed"]
+    assert f"found {killed} of {drawn} small mistakes" in said
+    assert drawn == len(scores["mutants"]) <= scores["known"]
+    for record in (timed, scores):
+        assert record["machine"]
+        assert re.fullmatch(r"[0-9a-f]{40}", record["commit"])
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", record["date"])

@@ -25,6 +25,13 @@ def test_the_same_as_torchmetrics(num_bins):
     assert found["brier"] == pytest.approx(float((probabilities - truth).square().sum(-1).mean()))
 
 
+def test_a_bin_has_its_upper_end():
+    """Of two bins, a confidence of one half is in the first: ½·|0.5 − 1| + ½·|0.9 − 0|."""
+    probabilities = torch.tensor([[0.5, 0.5], [0.9, 0.1]], dtype=torch.float64)
+    found = classification_metrics(probabilities.log(), torch.tensor([0, 1]), num_bins=2)
+    assert found["ece"] == pytest.approx(0.7)
+
+
 def test_certainty_is_in_the_last_bin():
     sure = torch.tensor([[0.0, -math.inf], [0.0, -math.inf]], dtype=torch.float64)
     found = classification_metrics(sure, torch.tensor([0, 1]))

@@ -66,6 +66,16 @@ class TestBatchMeans:
         assert found.standard_error == pytest.approx(10.0 / math.sqrt(kept.size), rel=0.4)
         assert found.standard_error == pytest.approx(batch_means_error(kept), rel=0.5)
 
+    def test_batches_that_are_too_short_do_not_make_the_error_small(self):
+        """In pairs above and below the mean: of single batches the error is 1/√n, of pairs √2 as much."""
+        means = BatchMeans(1)
+        for step in range(20):  # of which two are left out
+            means.add(1.0 if (step - 2) // 2 % 2 else -1.0)
+        kept = np.array(means.settled)
+        single, paired = (each.std(ddof=1) / math.sqrt(each.size) for each in (kept, kept.reshape(-1, 2).mean(1)))
+        assert paired > 1.3 * single
+        assert means.estimate().standard_error == pytest.approx(paired)
+
     def test_memory_is_constant_and_batches_grow(self):
         means = BatchMeans(1)
         for step in range(100_000):
