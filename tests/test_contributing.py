@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: a method and a tempering of one's own train, are saved and resumed to the bit; its numbers are the stored ones."""
+"""The examples of CONTRIBUTING.md train, are saved and resumed to the bit; its numbers are the stored ones."""
 
 import copy
 import json
@@ -89,7 +89,7 @@ def test_the_walk_names_files_that_exist() -> None:
     names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
     assert len(rows) <= 12
     for name in names:
-        assert (Path(__file__).parents[1] / "src" / "ctld" / name).exists(), name
+        assert (ROOT / "src" / "ctld" / name).exists(), name
 
 
 def stored(name: str) -> Any:
