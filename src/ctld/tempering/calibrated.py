@@ -155,8 +155,8 @@ class CalibratedTempering(TemperatureControl):
         assert potential is not None, "it is asked for, by needs_potential"
         if not abs(potential) < _FARTHEST:
             raise NonFiniteError(
-                f"U/T is {potential:g}; the step was refused and nothing has changed. Skip the batch, or lower lr, if it happens "
-                "again"
+                f"U/T is {potential:g}; the step was refused and nothing has changed. Skip the batch, or lower lr, if it "
+                "happens again"
             )
         self.steps += 1
         if self._means is None:
