@@ -14,9 +14,10 @@ from torch import Tensor
 
 from ctld_lab.images.pictures import SIDE
 
-POSITION, SHAPE, COLOUR = slice(0, 2), slice(0, 5), slice(5, 8)
 LOWEST = -60.0
 """Exponent of two below which a Gaussian has ended: far smaller numbers are slow to compute."""
+BLOCK = 1024
+"""Pixels."""
 
 _axis = (torch.arange(SIDE) + 0.5) / SIDE
 Y, X = (each.reshape(-1) for each in torch.meshgrid(_axis, _axis, indexing="ij"))
@@ -31,56 +32,58 @@ def normalised(picture: Tensor) -> tuple[Tensor, float]:
 
 
 def start(target: Tensor, count: int, random: torch.Generator) -> Tensor:
-    """Returns `count` round Gaussians anywhere, with half of the colour that is there."""
-    theta = torch.zeros(count, 8)
-    place = torch.rand(count, 2, generator=random)
-    theta[:, POSITION] = place * math.sqrt(count)
-    theta[:, 2:4] = -0.3
-    column, row = (place * SIDE).long().unbind(1)
-    theta[:, COLOUR] = 0.5 * target[:, row * SIDE + column].T
-    return theta
+    """Returns `count` round Gaussians anywhere, with half of the colour that is there: 8 × k numbers."""
+    place = torch.rand(2, count, generator=random)
+    column, row = (place * SIDE).long()
+    colours = 0.5 * target[:, row * SIDE + column]
+    return torch.cat([place * math.sqrt(count), torch.full((2, count), -0.3), torch.zeros(1, count), colours])
 
 
 def _exponents(shape: Tensor) -> Tensor:
     """Returns log₂ of each Gaussian as a polynomial in x and y, by the coefficients of `_MONOMIALS`."""
-    spacing = 1.0 / math.sqrt(shape.shape[-2])
-    x, y = spacing * shape[..., 0], spacing * shape[..., 1]
-    first, second = (torch.exp(-2.0 * shape[..., axis]) / (2.0 * spacing**2 * math.log(2.0)) for axis in (2, 3))
-    cos, sin = shape[..., 4].cos(), shape[..., 4].sin()
+    spacing = 1.0 / math.sqrt(shape.shape[-1])
+    x, y, first, second, angle = shape.unbind(dim=-2)
+    x, y = spacing * x, spacing * y
+    first, second = (torch.exp(-2.0 * each) / (2.0 * spacing**2 * math.log(2.0)) for each in (first, second))
+    cos, sin = angle.cos(), angle.sin()
     xx, yy = first * cos**2 + second * sin**2, first * sin**2 + second * cos**2
     xy = 2.0 * (first - second) * cos * sin
     constant = -(xx * x**2 + xy * x * y + yy * y**2)
     return torch.stack([constant, 2 * xx * x + xy * y, 2 * yy * y + xy * x, -xx, -xy, -yy], dim=-1)
 
 
-def _values(exponents: Tensor) -> Tensor:
+def _values(exponents: Tensor, monomials: Tensor) -> Tensor:
     """Returns each Gaussian at each pixel."""
-    return (exponents @ _MONOMIALS.to(exponents)).clamp_(min=LOWEST).exp2_()
+    return (exponents @ monomials).clamp_(min=LOWEST).exp2_()
 
 
 def draw(theta: Tensor) -> Tensor:
     """Returns the picture of one set of Gaussians, as `normalised` has it."""
-    return theta[:, COLOUR].T.contiguous() @ _values(_exponents(theta[:, SHAPE]))
+    return theta[5:] @ _values(_exponents(theta[:5]), _MONOMIALS)
 
 
 def gradient(theta: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the loss of each row (rows × k × 8), its gradient, and the errors (rows × 3 × pixels).
+    """Returns the loss of each row (rows × 8 × k), its gradient, and the errors (rows × 3 × pixels).
 
-    Rows go one after another: what one needs stays in the cache. Everything large is a product of matrices by hand; the few
-    numbers between parameters and polynomials are differentiated by torch.
+    Rows go one after another, and pixels in blocks that stay in the cache. Everything large is a product of matrices by hand;
+    the few numbers between parameters and polynomials are differentiated by torch.
     """
-    shape = theta[..., SHAPE].detach().requires_grad_()
+    shape = theta[:, :5].detach().requires_grad_()
     exponents = _exponents(shape)
-    by_exponents, found, errors = torch.empty_like(exponents), torch.empty_like(theta), torch.empty_like(targets)
-    monomials = _MONOMIALS.to(theta)
-    scale = 2.0 * theta.shape[1] / targets[0].numel()
-    for row, each in enumerate(exponents.detach()):
-        values, colours = _values(each), theta[row, :, COLOUR].contiguous()
-        torch.sub(colours.T.contiguous() @ values, targets[row], out=errors[row])
-        found[row, :, COLOUR] = scale * (errors[row] @ values.T).T
-        by_exponents[row] = (colours @ errors[row]).mul_(values) @ monomials.T
-    found[..., SHAPE] = torch.autograd.grad(exponents, shape, scale * math.log(2.0) * by_exponents)[0]
-    return theta.shape[1] * errors.square().mean(dim=(1, 2)), found, errors
+    by_exponents, found, errors = torch.zeros_like(exponents), torch.zeros_like(theta), torch.empty_like(targets)
+    blocks = [slice(first, first + BLOCK) for first in range(0, SIDE * SIDE, BLOCK)]
+    monomials = [_MONOMIALS[:, block].to(theta).contiguous() for block in blocks]
+    scale = 2.0 * theta.shape[2] / targets[0].numel()
+    for row, polynomials in enumerate(exponents.detach()):
+        colours = theta[row, 5:]
+        for block, own in zip(blocks, monomials, strict=True):
+            values = _values(polynomials, own)
+            error = (colours @ values).sub_(targets[row, :, block])
+            errors[row, :, block] = error
+            found[row, 5:].addmm_(error, values.T, alpha=scale)
+            by_exponents[row].addmm_((colours.T @ error).mul_(values), own.T, alpha=scale * math.log(2.0))
+    found[:, :5] = torch.autograd.grad(exponents, shape, by_exponents)[0]
+    return theta.shape[2] * errors.square().mean(dim=(1, 2)), found, errors
 
 
 def psnr(loss: Tensor, count: int, deviation: float) -> float:

@@ -1,7 +1,7 @@
 """Images: a photograph fitted by k Gaussians. Does noise on their positions keep the fit out of bad minima?
 
 varied   the first 60 % of the gradients: Adam, Adam with relocations, Adam with noise, CTLD's exploration at three kinds of T
-tuned    lr (three values, the same for all) and four levels of T, of relocation or of finer lr: twelve trials for each
+tuned    lr (three values, the same for all) and three levels of T, of relocation or of finer lr: nine trials for each
 fixed    the number of gradients, momentum, Adam at a falling lr for the rest of them
 
 The protocol is docs/protocols/images.md, what came out docs/images.md. Tables and the figure are made anew, without running
@@ -36,14 +36,10 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = ()) -> None:
     if unknown := [name for name in methods if name not in METHODS]:
         raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(METHODS)}")
     torch.set_num_threads(1)  # matrices are thin: threads would wait for each other
-    carry_out(
-        directory,
-        COUNTS[scale],
-        SIZES[scale],
-        methods=methods or tuple(METHODS),
-        environment=environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])},
-        say=lambda line: print(line, flush=True),
-    )
+    about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
+    for count in COUNTS[scale]:
+        for method in methods or METHODS:
+            carry_out(directory, count, method, SIZES[scale], about)
     show.write(directory)
 
 
