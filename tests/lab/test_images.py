@@ -205,7 +205,6 @@ def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     after = read_json(path)
     assert [after[stage] for stage in ("tuning", "final")] == [before[stage] for stage in ("tuning", "final")]
     assert (tmp_path / "pictures.png").stat().st_size > 10_000
-    assert (tmp_path / "compared.csv").stat().st_size > 100
     with pytest.raises(ValueError, match="give another directory, or remove it"):
         read_cell(path, 9, "adam", SIZES["smoke"])
 
@@ -229,9 +228,7 @@ def made_up(differences):
 
 def test_verdicts():
     def verdict(differences):
-        return (
-            show.compare(made_up(differences)).set_index(["method", "against"]).loc[("ctld-falling", "adam"), "verdict"]
-        )
+        return show.compare(made_up(differences))[100, "ctld-falling", "adam"][2]
 
     assert verdict([1.0, 1.1, 0.9, 1.2, 0.8, 1.0]) == "ahead"
     assert verdict([-1.0, -1.1, -0.9, -1.2, -0.8, -1.0]) == "behind"
