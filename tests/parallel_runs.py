@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 import ctld
 
-ROWS, STEPS, EXPLORATION = 24, 32, 22
+ROWS, STEPS, EXPLORATION = 24, 20, 14
 LR = {"santa": 2e-4, "psgld": 1e-3}
 
 

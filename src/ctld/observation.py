@@ -46,7 +46,7 @@ class Observation:
         numbers: Sequence[float] = self.numbers.tolist() if isinstance(self.numbers, Tensor) else self.numbers
         self.numbers = numbers
         total, refusing, size, marks, squares, _ = numbers
-        if disagree(size, marks, squares):
+        if size != 1.0 and disagree(size, marks, squares):
             self.ranks.name_differences(self.facts(), self.device())
         if not math.isfinite(total) and not refusing:
             raise NonFiniteError(

@@ -130,7 +130,8 @@ class Observing(TakesLoss):
 
         Returns the closure's value, or `loss`.
         """
-        closure, loss = told_apart(closure, loss)
+        if closure is not None:
+            closure, loss = told_apart(closure, loss)
         returned: Loss | None = None
         try:
             if closure is not None:
@@ -166,7 +167,7 @@ class Observing(TakesLoss):
 
     def _taken(self) -> list[Loss]:
         """What was gathered for this step, which it leaves empty for the next."""
-        taken = self._observed[:]
+        taken = self._observed.copy()
         self._observed.clear()
         return taken
 
@@ -186,6 +187,8 @@ def one_element(loss: Loss) -> Loss:
     """The loss as a number on a CPU, as a tensor of its own elsewhere; an error if it is not one real number."""
     if type(loss) is float:
         return loss
+    if type(loss) is Tensor and loss.is_cpu and not loss.dim() and not loss.is_complex():
+        return loss.item()  # by far the most frequent case; the user's tensor may be written to before the step
     if sharded(loss):
         loss = loss.full_tensor()  # type: ignore[union-attr]
     if isinstance(loss, Tensor):
@@ -196,8 +199,7 @@ def one_element(loss: Loss) -> Loss:
             )
         if loss.is_complex():
             raise TypeError(f"the loss is {loss}; give a real number")
-        # The user's tensor may be written to before the step. Reading it is no wait on a CPU only.
-        return loss.item() if loss.is_cpu else loss.detach().clone()
+        return loss.item() if loss.is_cpu else loss.detach().clone()  # reading it is no wait on a CPU only
     number: Any = loss.item() if hasattr(loss, "item") and getattr(loss, "size", 0) == 1 else loss
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise TypeError(f"the loss is {loss!r}; give a number or a tensor with one element")

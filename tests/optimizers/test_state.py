@@ -1,6 +1,7 @@
 """A run resumed from its state equals the uninterrupted one bit for bit: in either phase, across the switch, in a new
 process, through torch.save and torch.distributed.checkpoint. A state that does not fit is refused and changes nothing."""
 
+import contextlib
 import copy
 import json
 import os
@@ -17,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 from ctld import CTLD, Tempering
+from ctld.optimizers import checkpoint
 from targets import Classification, equal, saved, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20}
@@ -361,3 +363,42 @@ def test_float32_momenta_of_bfloat16_parameters_survive():
     other.load_state_dict(saved(optimizer.state_dict()))
     assert equal(other.state_dict(), optimizer.state_dict())
     assert other.state[other.param_groups[0]["params"][0]]["momentum_buffer"].dtype == torch.float32
+
+
+def without_float64(value):
+    """Moves a state as Accelerate does, to a device that has no float64."""
+    if isinstance(value, dict):
+        return {key: without_float64(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(without_float64(entry) for entry in value)
+    if isinstance(value, torch.Tensor):
+        assert value.dtype is not torch.float64, "this device has no float64"
+        return value.clone()
+    return value
+
+
+@pytest.mark.parametrize("tempering", [None, Tempering.calibrated])
+def test_a_state_moves_to_a_device_without_float64(monkeypatch, tempering):
+    """There, tensors of the parts are lists; a run goes on from either, to the bit, here and there."""
+    problems = [Classification(dtype=torch.float32) for _ in range(2)]
+    with pytest.warns(UserWarning, match="warm-up") if tempering else contextlib.nullcontext():
+        made = [build(problem, seed=3, tempering=tempering and tempering(warm_up=100)) for problem in problems]
+    for problem, optimizer in zip(problems, made, strict=True):
+        train(problem, optimizer, range(10))
+    with pytest.raises(AssertionError, match="no float64"):
+        without_float64(made[0].state_dict())
+    with monkeypatch.context() as there:
+        there.setattr(checkpoint, "wide_dtype", lambda device: torch.float32)
+        moved = without_float64(made[0].state_dict())
+        made[0].load_state_dict(moved)
+        train(problems[0], made[0], range(10, 15))
+        back = saved(made[0].state_dict())
+    made[0].load_state_dict(back)
+    train(problems[0], made[0], range(15, 25))
+    train(problems[1], made[1], range(10, 25))
+    assert torch.equal(problems[0].flat(), problems[1].flat())
+    assert equal(made[0].state_dict(), made[1].state_dict())
+    back["param_groups"][0]["ctld_thermometers"] = [[1.0], [2.0, 3.0]]
+    with pytest.raises(ValueError, match="does not fit"):
+        made[0].load_state_dict(back)
+    assert equal(made[0].state_dict(), made[1].state_dict())

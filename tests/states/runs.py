@@ -1,9 +1,9 @@
 """Small runs of every method, in arithmetic that every processor rounds alike.
 
-`python tests/states/runs.py FOLDER` stores them.
+`python tests/states/runs.py FOLDER [NAME ...]` stores them.
 
-What is stored was saved by version 0.1.0: the state after some steps, the parameters there, and where further steps led.
-`test_stored_states.py` holds later versions to it.
+What is stored was saved by version 0.1.0, or, of methods that it did not have, by 0.2.0: the state after some steps, the
+parameters there, and where further steps led. `test_stored_states.py` holds later versions to it.
 """
 
 import math
@@ -79,6 +79,8 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "easgd": {"lr": 0.05},
     "eamsgd": {"lr": 0.05},
     "csghmc": {"lr": 0.05, "num_data": NUM_DATA, "num_steps": 60, "num_cycles": 3, "seed": 11},
+    "tact_hmc": {"lr": 0.01, "num_data": NUM_DATA, "alpha_step": 0.2, "weight_decay": 0.01, "seed": 11},
+    "resgld": {"lr": 0.01, "num_data": NUM_DATA, "weight_decay": 0.01, "seed": 11},
 }
 RUNS: dict[str, Run] = {
     name: (torch.float32, lambda params, name=name, options=options: ctld.create(name, params, **options))
@@ -117,6 +119,7 @@ RUNS: dict[str, Run] = {
     ),
     "ctld-maximize": (torch.float32, lambda params: _ctld(params, lr=0.001, maximize=True)),
 }
+SINCE_0_2 = ("tact_hmc", "resgld")
 
 
 def length(name: str) -> int:
@@ -132,9 +135,9 @@ def build(name: str) -> tuple[Any, list[Tensor]]:
         return make(params), params
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name in RUNS:
+    for name in names or RUNS:
         optimizer, params = build(name)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,4 +151,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,4 +1,4 @@
-"""States saved by version 0.1.0 load, and the run goes on as it would have."""
+"""States saved by earlier versions load, and the run goes on as it would have."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from states.runs import RUNS, THEN, advance, build, length
-
-SAVED = Path(__file__).with_name("saved_by_0_1")
+from states.runs import RUNS, SINCE_0_2, THEN, advance, build, length
 
 
 def stored(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = torch.load(SAVED / f"{name}.pt", weights_only=True)
+    folder = "saved_by_0_2" if name in SINCE_0_2 else "saved_by_0_1"
+    found: dict[str, Any] = torch.load(Path(__file__).with_name(folder) / f"{name}.pt", weights_only=True)
     return found
 
 

@@ -25,8 +25,8 @@ Calibrated = type(Tempering.calibrated(0.5))
 class HalfTheForce(Calibrated):
     """The twin of spec section 9, wrong on purpose."""
 
-    def _derivative(self, alpha):
-        return 0.5 * super()._derivative(alpha)
+    def derivative(self, alpha, scaling):
+        return 0.5 * super().derivative(alpha, scaling)
 
 
 class Unaware(Calibrated):
@@ -181,10 +181,10 @@ def test_the_law_at_the_lowest_temperature(dimensions, steps, integrator):
 
 @pytest.mark.slow
 def test_half_the_force_is_seen():
-    """Spec section 9: kinetic temperature 1.17 to 1.29 at d = 1; it falls with d. By the same rule."""
-    rows, _ = explore_many(3, 64_000, kind=HalfTheForce)  # it visits the cold less often than the right one
+    """Spec section 9: kinetic temperature 1.17 to 1.29 at d = 1; it falls with d. Seven standard errors are seen here."""
+    rows, _ = explore_many(3, 36_000, kind=HalfTheForce)
     kinetic, _, _ = cold(rows)
-    assert not agrees(kinetic, 1.0)
+    assert kinetic.mean - 1.0 > 6 * kinetic.standard_error
     assert 1.04 < kinetic.mean < 1.29
 
 

@@ -16,9 +16,9 @@ MEASURED = {1: (1.50, 0.941, 0.17, 0.39), 10: (1.70, 0.919, 0.16, 0.42), 100: (1
 @pytest.mark.slow
 @pytest.mark.parametrize("dimensions", MEASURED)
 def test_the_papers_preset_is_hot(dimensions):
-    result = measure(dimensions, 200_000, seed=1)
+    result = measure(dimensions, 100_000, seed=1)
     kinetic, mean_square, variation, cold = MEASURED[dimensions]
-    # Twice the steps of the spec's 4e5 would be needed for its scatter; half of them scatter by √2 more.
+    # A quarter of the steps scatter by twice as much.
     assert result["kinetic_temperature"] == pytest.approx(kinetic, abs=0.08 + 2 * result["kinetic_error"])
     assert result["mean_square"] == pytest.approx(mean_square, abs=0.005 + 3 * result["mean_square_error"])
     assert result["total_variation"] == pytest.approx(variation, abs=0.04)
@@ -27,13 +27,13 @@ def test_the_papers_preset_is_hot(dimensions):
     assert result["kinetic_temperature"] > KINETIC_TARGET + 5 * result["kinetic_error"]
     assert result["mean_square"] < result["mean_square_exact"] - 3 * result["mean_square_error"]
     # And yet it explores: 3.2 ± 0.4 crossings in 4e5 steps without tempering.
-    assert result["crossings"] > 30
+    assert result["crossings"] > 15
 
 
 @pytest.mark.slow
 def test_without_tempering_the_same_code_is_right():
     """The twin: depth 0 and no hills leave plain Langevin dynamics, which has the right temperature and hardly crosses."""
-    result = measure(10, 200_000, seed=1, tempered=False)
+    result = measure(100, 40_000, seed=1, tempered=False)
     assert result["kinetic_error"] < 0.01
     assert result["kinetic_temperature"] == pytest.approx(KINETIC_TARGET, abs=4 * result["kinetic_error"])
     assert result["crossings"] < 10

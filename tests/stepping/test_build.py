@@ -64,9 +64,9 @@ def steps(library, monkeypatch):
 
 @pytest.mark.slow
 @needs_library
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_both_compilers_give_the_bits_of_the_installed_library(compiler, hatch_build, tmp_path, monkeypatch):
-    """Whichever of the two has built it, the other is another."""
+def test_the_other_compiler_gives_the_bits_of_the_installed_library(hatch_build, tmp_path, monkeypatch):
+    """Clang leaves its name in what it builds."""
+    compiler = "gcc" if b"clang version" in native.LIBRARY.read_bytes() else "clang"
     if shutil.which(compiler) is None:
         pytest.skip(f"there is no {compiler} here")
     made = tmp_path / "kernels.so"

@@ -114,13 +114,13 @@ def test_the_mean_is_a_fit_with_a_ridge_and_residuals_by_their_weight(correlatio
     places = [0.1, 0.45, 0.7, 0.7, 1.0, 1.3, 1.49, 1.2, 0.9, 0.3] * 2
     visits = [(place, float(60 + 30 * place + 5 * generator.standard_normal())) for place in places]
     for place, value in visits:
-        means.deviation(place, value)
+        means.deviation(place, 1.0 / control.scaling(place), value)
     offset, gain, residuals, width = by_hand(control, seen, visits)
     for place in (0.0, 0.7, 0.95, 1.3, 1.11):
         index = 0 if place <= control.plateau else 1 + int((place - control.plateau) / width)
         expected = offset + gain / control.scaling(place) + residuals.get(index, 0.0)
         # Every look is a visit too; fewer than 20 do not move the fit.
-        assert means.deviation(place, 100.0) == pytest.approx(100.0 - expected, rel=1e-9)
+        assert means.deviation(place, 1.0 / control.scaling(place), 100.0) == pytest.approx(100.0 - expected, rel=1e-9)
     assert max(abs(left) for left in residuals.values()) > 0.1
     assert abs(gain - seen.variance) > 0.1
 
@@ -131,4 +131,4 @@ def test_before_any_visit_it_expects_what_the_warm_up_saw():
     means = BinnedMeans(control, Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=3.0, steps=2000))
     for place in (0.2, 0.8, 1.4):
         expected = 40.0 + 6.0 * (1 / control.scaling(place) - 1.0)
-        assert means.deviation(place, 50.0) == pytest.approx(50.0 - expected, rel=1e-9)
+        assert means.deviation(place, 1.0 / control.scaling(place), 50.0) == pytest.approx(50.0 - expected, rel=1e-9)

@@ -81,7 +81,7 @@ class Sampler(Observing, Resumable):
         self._accepted, self._method = None, type(self).__name__
         self._checked_options = [name for name in defaults if name not in self._hidden]
         self._passed: dict[int, list[Any] | None] = {}
-        self._known: dict[str, Active] = {}
+        self._known: dict[str, Any] = {}
         super().__init__(params, defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ValueError("there are no parameters to train; give model.parameters()")
@@ -189,13 +189,14 @@ class Sampler(Observing, Resumable):
             options = [group[name] for name in self._checked_options]
             if self._passed.get(number) != options:
                 self._check_group(group)
+                self._known.pop("exploring", None)  # what was read from them
                 # A tensor may be written to in place: it is checked each time.
                 self._passed[number] = None if any(isinstance(option, Tensor) for option in options) else options
 
     def _active(self) -> Active:
         """Returns the parameters that have a gradient, by group."""
         lists = [group["params"] for group in self.param_groups]
-        active = self._known.get("active")
+        active: Active | None = self._known.get("active")
         if active is None or not active.follow(lists, self.state):
             self._start_strangers()
             ranks = self.ranks.size if self._sharded else 1

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from ctld.checks import integer, warn_user
 from ctld.noise import GENERATOR, MAX_SEED, generator_on
 from ctld.sharding import local, sharded
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import momentum_dtype, wide_dtype
 
 _log = logging.getLogger("ctld")
 
@@ -110,9 +110,10 @@ class Resumable(Optimizer, ABC):
         return super().state_dict()
 
     def _publish(self) -> None:
-        first = self.param_groups[0]
+        first, wide = self.param_groups[0], wide_dtype(self._device()) is torch.float64
         for key, value in self._global_state().items():
-            first[STATE_PREFIX + key] = value
+            # Tools that move a state to the device of the parameters (Accelerate) fail on float64 where there is none.
+            first[STATE_PREFIX + key] = value.tolist() if not wide and isinstance(value, Tensor) else value
 
     # ---- loading ----
 
@@ -141,8 +142,9 @@ class Resumable(Optimizer, ABC):
         if seed > MAX_SEED:
             raise ValueError(f"seed = {seed} is out of range; give an int from 0 to {MAX_SEED}")
         for prefix, part in self._parts():
-            names = [key for key in part.state_dict() if prefix + key not in _LATER or prefix + key in state]
-            part.load_state_dict({key: state[prefix + key] for key in names})
+            here = part.state_dict()
+            names = [key for key in here if prefix + key not in _LATER or prefix + key in state]
+            part.load_state_dict({key: _like(here[key], state[prefix + key]) for key in names})
         self.seed = seed
 
     def _accept(self, _: Optimizer, candidate: dict[str, Any]) -> None:
@@ -311,6 +313,13 @@ class Resumable(Optimizer, ABC):
 def _global_entries(state_dict: dict[str, Any]) -> dict[str, Any]:
     first = state_dict["param_groups"][0]
     return {key.removeprefix(STATE_PREFIX): value for key, value in first.items() if key.startswith(STATE_PREFIX)}
+
+
+def _like(here: Any, value: Any) -> Any:
+    """Returns an entry of a state, where tensors are lists if it comes from a device without float64, as it is here."""
+    if isinstance(here, Tensor) and isinstance(value, list):
+        return torch.tensor(value, dtype=here.dtype)
+    return value
 
 
 def _settings_of(text: Any) -> dict[str, Any]:

@@ -188,11 +188,11 @@ class CTLD(Explorer):
     def _explore(self, losses: list[Loss], active: Active) -> None:
         num_data, temperature = self.num_data, self.temperature
         epsilon_alpha = scalar_normal(self.seed, ALPHA, 1 + self.steps)
-        moving = any(group["explore"] and float(group["lr"]) > 0 for group in self.param_groups)
+        exploring = self._exploring_groups(active)
         seen = self._see(losses, active)  # the loss, and whether it and the gradients are finite
 
         # g(α). Calibrated tempering moves its α here, by Ũ alone, and r by factors; those of the paper are 1.
-        if moving:
+        if exploring.moving:
             leg = self.tempering.begin(self._potential_ahead(seen), epsilon_alpha)
         else:
             leg = Leg(self.tempering.temperature_ratio)
@@ -204,44 +204,37 @@ class CTLD(Explorer):
             self._langevin(group, stationary, leg) if group["explore"] else _sgd(group) for group in self.param_groups
         ]
         probes = self._probe()  # thermometers; no part of the algorithm
-        alpha = self._alpha_in_engine(seen, active, epsilon_alpha) if moving else None
+        alpha = self._alpha_in_engine(seen, active, epsilon_alpha) if exploring.moving else None
         look, refused = not seen.gradients_seen, seen.refused()
         sums = engine.run(active, plans, self._noise(), check=look, refused=refused, alpha=alpha)
-        rows, probed = self._settled(seen, sums, probes)
+        rows, probed = self._settled(exploring, seen, sums, probes)
 
         # H̃ = (Ũ + rᵀr/2)/T
-        energies = Energies.of(self._measured(active, rows), seen.mean_loss, self._sign, num_data)
+        energies = Energies(exploring.groups, rows, self._sign * seen.mean_loss, num_data, temperature)
         force = None
-        if moving:
+        if exploring.moving:
             # α ← α + η r_α;   V_b ← V_b + a hill at α
             # h̃ = −g′(α) H̃ − φ′(α) − V_b′(α);   r_α ← (1 − ηγ_α) r_α + η h̃ + sqrt(2ηγ_α) ε_α
-            force = self._move_alpha(energies.checked_sum(temperature), epsilon_alpha, seen.mean_loss, alpha)
-            self.compensation.count(energies.clamped, energies.dimensions)
-        self._note(leg.ratio, energies if moving else None, force, rows, probed)
+            force = self._move_alpha(energies, epsilon_alpha, seen.mean_loss, alpha)
+            self._read(exploring, leg.ratio, rows, probed)
+        self.journal.note(self.tempering.alpha, leg.ratio, energies if exploring.moving else None, force)
 
     def _fine_tune(self, active: Active) -> None:
         # r ← (1 − ηγ) r − η∇Ũ;   θ ← θ + η r
         self._bring_momenta_into_units(active, exploring=False)
         engine.run(active, [_sgd(group) for group in self.param_groups], None)
         note_lr(self.param_groups)
-        self._note(1.0, None, None, [], [])
+        self.journal.note(self.tempering.alpha, 1.0)
 
     def _langevin(self, group: dict[str, Any], stationary: float, leg: Leg) -> Plan:
         """Returns a step of exploration of a group, by its lr and momentum; at lr = 0 it rests."""
         lr, scaled = float(group["lr"]), self.mass.options is not None
         if lr == 0:
             return rest(decay=float(group["weight_decay"]), scaled=scaled)
+        momentum, decay, ascend = float(group["momentum"]), float(group["weight_decay"]), group["maximize"]
+        _, before, after = leg
         return planned(
-            self.integrator,
-            lr,
-            float(group["momentum"]),
-            stationary,
-            decay=float(group["weight_decay"]),
-            ascend=group["maximize"],
-            before=leg.before,
-            after=leg.after,
-            compensate=self.compensation.active,
-            scaled=scaled,
+            self.integrator, lr, momentum, stationary, decay, ascend, before, after, self.compensation.active, scaled
         )
 
 

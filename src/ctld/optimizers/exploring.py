@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,9 @@ from ctld.observation import Observation, observe, on_host
 from ctld.observing import Closure, Loss
 from ctld.optimizers.momenta import bring_into_units, note_lr
 from ctld.optimizers.phases import Phased
-from ctld.optimizers.record import Energies
+from ctld.optimizers.record import Energies, ExploringGroup, finite
 from ctld.stepping import engine
-from ctld.stepping.active import Active, ActiveGroup
+from ctld.stepping.active import Active
 from ctld.stepping.alpha import Alpha
 from ctld.stepping.sweep import Sums
 from ctld.thermometers import advice
@@ -22,6 +22,15 @@ from ctld.thermometers.group import SAME
 from ctld.thermometers.thermometers import ADVICE_PERIOD
 
 _log = logging.getLogger("ctld")
+
+
+class ExploringGroups(NamedTuple):
+    """The groups that explore, of those that are active; read once, and kept while no option changes."""
+
+    active: Active
+    groups: tuple[ExploringGroup, ...]
+    moving: bool
+    """Whether one has lr > 0."""
 
 
 class Explorer(Phased):
@@ -67,9 +76,12 @@ class Explorer(Phased):
             loss = losses[0]
             if type(loss) is float:  # by far the most frequent case: one process, on a CPU
                 look = ahead and self.check_gradients  # else the kernel looks itself, before it moves anything
-                refusing = 1.0 if look and not engine.finite(active) else 0.0
-                prior = self._prior_here(active) if self.tempering.needs_potential else 0.0
-                numbers = (loss, refusing, 1.0, 0.0, 0.0, prior)
+                prior: float | None = 0.0
+                if self.tempering.needs_potential:
+                    prior = self._prior_here(active, check=look)
+                elif look and not engine.finite(active):
+                    prior = None
+                numbers = (loss, 0.0, 1.0, 0.0, 0.0, prior) if prior is not None else (loss, 1.0, 1.0, 0.0, 0.0, 0.0)
                 seen = self._observation(numbers, gradients_seen=look or not self.check_gradients)
                 seen.accept()
                 return seen
@@ -78,7 +90,7 @@ class Explorer(Phased):
         observed = observe(
             losses,
             [engine.finite(active)] if looks and active is not None else [],
-            prior=self._prior_here(active) if active is not None and self.tempering.needs_potential else 0.0,
+            prior=(self._prior_here(active) or 0.0) if active is not None and self.tempering.needs_potential else 0.0,
             failed=failure is not None,
             ranks=self.ranks,
             device=self._device(),
@@ -115,13 +127,15 @@ class Explorer(Phased):
             return None
         return self.num_data * (self._sign * seen.accept() + seen.prior) / self.temperature
 
-    def _prior_here(self, active: Active) -> float:
-        """Returns the prior's share of this rank, over N: the shares add up to the whole."""
-        norms = engine.square_norms(active)
+    def _prior_here(self, active: Active, *, check: bool = False) -> float | None:
+        """Returns the prior's share of this rank, over N, the shares adding up to the whole; None where gradients, if they
+        are to be looked at, are not fit for a step."""
+        norms = engine.square_norms(active, check=check)
+        if norms is None:
+            return None
         prior = 0.0
-        for group, squares in zip(self.param_groups, norms, strict=True):
-            if group["explore"]:
-                prior += 0.5 * float(group["weight_decay"]) * squares
+        for group in self._exploring_groups(active).groups:
+            prior += 0.5 * group.decay * norms[group.number]
         return prior if self._sharded else prior / self.ranks.size
 
     def _bring_momenta_into_units(self, active: Active, *, exploring: bool) -> None:
@@ -174,14 +188,14 @@ class Explorer(Phased):
     # ---- after a step ----
 
     def _settled(
-        self, seen: Observation, sums: Sequence[Sums] | None, probes: list[Tensor | None]
+        self, exploring: ExploringGroups, seen: Observation, sums: Sequence[Sums] | None, probes: list[Tensor | None]
     ) -> tuple[list[Sequence[float]], list[Sequence[float]]]:
         """Returns the sums of groups that explore and those of probes as numbers; or raises why the step was refused."""
         if sums is None:
             seen.refuse()
             raise AssertionError("refuse raises")
         note_lr(self.param_groups)
-        chosen: list[Any] = [row for group, row in zip(self.param_groups, sums, strict=True) if group["explore"]]
+        chosen: list[Any] = [sums[group.number] for group in exploring.groups]
         if not probes and not self._sharded and seen.accepted and all(type(row) is tuple for row in chosen):
             return chosen, []
         complete = [probe for probe in probes if probe is not None]
@@ -194,57 +208,53 @@ class Explorer(Phased):
         self.thermometers.taken(bool(probes))
         return rows[: len(chosen)], rows[len(chosen) :]
 
-    def _measured(self, active: Active, rows: list[Sequence[float]]) -> list[tuple[float, int, Sequence[float]]]:
-        """Returns weight decay, how many elements moved and sums of each group that explores; one at lr = 0 has not moved."""
-        return [
-            (float(group["weight_decay"]), members.numel if float(group["lr"]) > 0 else 0, row)
-            for (_, group, members), row in zip(self._exploring_groups(active), rows, strict=True)
-        ]
-
-    def _exploring_groups(self, active: Active) -> list[tuple[int, dict[str, Any], ActiveGroup]]:
-        return [
-            (number, group, members)
-            for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True))
-            if group["explore"]
-        ]
+    def _exploring_groups(self, active: Active) -> ExploringGroups:
+        known: ExploringGroups | None = self._known.get("exploring")
+        if known is None or known.active is not active:
+            groups = []
+            for number, (group, members) in enumerate(zip(self.param_groups, active.groups, strict=True)):
+                if group["explore"]:
+                    lr, momentum, decay = (float(group[name]) for name in ("lr", "momentum", "weight_decay"))
+                    groups.append(ExploringGroup(number, lr, momentum, decay, members.numel if lr > 0 else 0))
+            known = ExploringGroups(active, tuple(groups), any(group.lr > 0 for group in groups))
+            self._known["exploring"] = known
+        return known
 
     def _move_alpha(
-        self, hamiltonian: float, epsilon_alpha: float, mean_loss: float, in_engine: Alpha | None
+        self, energies: Energies, epsilon_alpha: float, loss: float, in_engine: Alpha | None
     ) -> float | None:
         """Moves α by H/T, unless the engine has done so with the parameters; returns the force on it, if there is one."""
         if in_engine is not None:
+            finite(in_engine.hamiltonian)
             return self.tempering.take_back()
-        return self.tempering.end(hamiltonian, epsilon_alpha, self._hamiltonian_variance(mean_loss))
+        if self.compensation.active:
+            self.compensation.count(energies.clamped, energies.dimensions)
+        return self.tempering.end(finite(energies.hamiltonian), epsilon_alpha, self._hamiltonian_variance(loss))
 
-    def _hamiltonian_variance(self, mean_loss: float) -> float:
+    def _hamiltonian_variance(self, loss: float) -> float:
         """Returns the minibatch variance of H/T, where noise is compensated for it."""
         if not self.compensation.active:
             return 0.0
-        return self.compensation.loss.update(mean_loss) * (self.num_data / self.temperature) ** 2
+        return self.compensation.loss.update(loss) * (self.num_data / self.temperature) ** 2
 
-    def _note(
+    def _read(
         self,
+        exploring: ExploringGroups,
         ratio: float,
-        energies: Energies | None,
-        force: float | None,
-        rows: list[Sequence[float]],
+        sums: list[Sequence[float]],
         probed: list[Sequence[float]],
     ) -> None:
-        """Notes what the step did, and what the thermometers read."""
-        self.journal.note(self.tempering.alpha, ratio, energies, self.temperature, force)
-        if energies is None:
-            return
+        """Hands to the thermometers what the step has found."""
+        thermometers, unit = self.thermometers, self.num_data / (self.temperature * ratio)
         if ratio <= SAME:
-            self.thermometers.last_cold_step = self.steps
-        active, unit = self._known["active"], self.num_data / (self.temperature * ratio)
-        groups = self._exploring_groups(active)
-        for (number, group, members), row in zip(groups, rows, strict=True):
-            if members.numel and float(group["lr"]) > 0:
-                self.thermometers.read(number, unit * 0.25 * row[2] / members.numel, ratio)
-        for (number, group, members), row in zip(groups, probed, strict=False) if probed else ():
-            if members.numel and float(group["lr"]) > 0 and row[2]:
-                heat = unit * float(group["lr"]) / (2.0 * (1.0 - float(group["momentum"])))
-                self.thermometers.of(number).read_probe(unit * row[0] / row[2], heat * row[1] / row[2], ratio)
+            thermometers.last_cold_step = self.clock.steps
+        for group, row in zip(exploring.groups, sums, strict=True):
+            if group.elements:
+                thermometers.read(group.number, unit * 0.25 * row[2] / group.elements, ratio)
+        for group, row in zip(exploring.groups, probed, strict=False) if probed else ():
+            if group.elements and row[2]:
+                heat = unit * group.lr / (2.0 * (1.0 - group.momentum))
+                thermometers.of(group.number).read_probe(unit * row[0] / row[2], heat * row[1] / row[2], ratio)
 
     def _tick(self, explored: bool) -> None:
         """The step is taken: the clock goes on, and whatever goes by it."""

@@ -1,7 +1,8 @@
 """What a step of CTLD did: its energies, and a record for logs and diagnostics, no part of the state."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ctld.thermometers import GroupTemperatures, Thermometers
@@ -29,48 +30,85 @@ class StepRecord(NamedTuple):
     """How many steps ago the last one was that explored at T itself, g(α) = 1: 0 is this one. None if there was none."""
 
 
-class Energies(NamedTuple):
-    """The energies of a step, over N; prior and loss at the parameters before it, momenta after the kick."""
+class ExploringGroup(NamedTuple):
+    """A group that explores, as numbers, which stay what they were in a step."""
 
-    potential: float
-    """N times the mean loss and the prior."""
-    kinetic: float
-    """rᵀr/2."""
-    kinetic_temperature: float | None
-    clamped: float
-    """How many noise variances were clamped at zero."""
-    dimensions: int
-    """How many elements moved."""
+    number: int
+    lr: float
+    momentum: float
+    decay: float
+    elements: int
+    """How many move: none, at lr = 0."""
 
-    @classmethod
-    def of(
-        cls, measured: Iterable[tuple[float, int, Sequence[float]]], mean_loss: float, sign: float, num_data: float
-    ) -> "Energies":
-        """Adds up over groups: weight decay, how many elements moved, and the sums of its sweeps."""
-        prior = kinetic = midpoint = clamped = 0.0
-        dimensions = 0
-        for decay, moved, (squares, after, twice_midpoint, fewer) in measured:
-            prior += 0.5 * decay * squares
-            kinetic += 0.5 * after
-            midpoint += 0.25 * twice_midpoint
-            clamped += fewer
-            dimensions += moved
-        temperature = num_data * midpoint / dimensions if dimensions else None
-        return cls(num_data * (sign * mean_loss + prior), num_data * kinetic, temperature, clamped, dimensions)
 
-    def hamiltonian(self, temperature: float) -> float:
-        """H/T."""
-        return (self.potential + self.kinetic) / temperature
+class Energies:
+    """The energies of a step: prior and loss at the parameters before it, momenta after the kick.
 
-    def checked_sum(self, temperature: float) -> float:
-        """Returns H/T, if it is finite."""
-        found = self.hamiltonian(temperature)
-        if not math.isfinite(found):
-            raise FloatingPointError(
-                f"the Hamiltonian is {found}: the momenta have diverged and the parameters were moved by them; go back to the "
-                "last checkpoint, with a lower lr"
-            )
-        return found
+    They are added up when somebody asks: where α moves in the kernel, nobody may.
+
+    Parameters
+    ----------
+    groups : sequence of ExploringGroup
+    sums : sequence of rows of numbers
+        The sums of the sweeps of each.
+    loss : float
+        The mean loss, negative where it is to grow.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[ExploringGroup],
+        sums: Sequence[Sequence[float]],
+        loss: float,
+        num_data: float,
+        temperature: float,
+    ) -> None:
+        self._groups, self._sums = groups, sums
+        self._loss, self._num_data, self._temperature = loss, num_data, temperature
+
+    @cached_property
+    def potential(self) -> float:
+        """Ũ = N·(loss + prior)."""
+        prior = 0.0
+        for group, row in zip(self._groups, self._sums, strict=True):
+            prior += 0.5 * group.decay * row[0]
+        return self._num_data * (self._loss + prior)
+
+    @cached_property
+    def hamiltonian(self) -> float:
+        """H/T = (Ũ + rᵀr/2)/T."""
+        kinetic = 0.0
+        for row in self._sums:
+            kinetic += 0.5 * row[1]
+        return (self.potential + self._num_data * kinetic) / self._temperature
+
+    @property
+    def kinetic_temperature(self) -> float | None:
+        """N‖(u_t + u_{t−1})/2‖²/d."""
+        midpoint = 0.0
+        for row in self._sums:
+            midpoint += 0.25 * row[2]
+        return self._num_data * midpoint / self.dimensions if self.dimensions else None
+
+    @property
+    def dimensions(self) -> int:
+        """How many elements moved."""
+        return sum(group.elements for group in self._groups)
+
+    @property
+    def clamped(self) -> float:
+        """How many noise variances were clamped at zero."""
+        return sum(row[3] for row in self._sums)
+
+
+def finite(hamiltonian: float) -> float:
+    """Returns H/T, or raises an error: momenta that have diverged have moved the parameters already."""
+    if not math.isfinite(hamiltonian):
+        raise FloatingPointError(
+            f"the Hamiltonian is {hamiltonian}: the momenta have diverged and the parameters were moved by them; go back to "
+            "the last checkpoint, with a lower lr"
+        )
+    return hamiltonian
 
 
 class Journal:
@@ -80,9 +118,9 @@ class Journal:
         self._last: tuple[Any, ...] | None = None
 
     def note(
-        self, alpha: float | None, ratio: float, energies: Energies | None, temperature: float, force: float | None
+        self, alpha: float | None, ratio: float, energies: Energies | None = None, force: float | None = None
     ) -> None:
-        self._last = alpha, ratio, energies, temperature, force
+        self._last = alpha, ratio, energies, force
 
     def forget(self) -> None:
         self._last = None
@@ -92,18 +130,17 @@ class Journal:
         """H/T of the last step, if it had one."""
         if self._last is None or self._last[2] is None:
             return None
-        found: float = self._last[2].hamiltonian(self._last[3])
+        found: float = self._last[2].hamiltonian
         return found
 
     def record(self, thermometers: Thermometers, steps: int) -> StepRecord | None:
         """Returns the record; None before the first step. `steps` are done."""
         if self._last is None:
             return None
-        alpha, ratio, energies, temperature, force = self._last
+        alpha, ratio, energies, force = self._last
         groups = thermometers.temperatures
         since = None if thermometers.last_cold_step < 0 else steps - 1 - thermometers.last_cold_step
         if energies is None:
             return StepRecord(alpha, ratio, groups=groups, steps_since_cold=since)
-        hamiltonian = energies.hamiltonian(temperature)
-        measured = energies.potential, energies.kinetic_temperature, hamiltonian, force
+        measured = energies.potential, energies.kinetic_temperature, energies.hamiltonian, force
         return StepRecord(alpha, ratio, *measured, groups, since)

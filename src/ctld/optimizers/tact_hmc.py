@@ -182,7 +182,8 @@ class TACTHMC(LossSampler):
                 square = (total[1] if self.thermostat == "step" else 0.25 * total[2]) / members.numel
                 excess = (scaling * inertia) ** 2 * (square / target - 1.0)
                 # A new tensor each time: a state dict that was taken before keeps its own.
-                group["thermostat"] = (group["thermostat"] + excess).clamp(max=_MOST_FRICTION)
+                grown = self._number(group["thermostat"] + excess)  # a loaded state may have a plain one
+                group["thermostat"] = grown.clamp(max=_MOST_FRICTION)
         self._look_at_alpha()
 
     def _plan_at(self, group: dict[str, Any], scaling: float) -> Plan:
@@ -214,8 +215,10 @@ class TACTHMC(LossSampler):
             real("thermostat", group["thermostat"])
 
     def _start_group(self, group: dict[str, Any]) -> None:
-        start = 1.0 - float(group["momentum"])
-        group["thermostat"] = torch.tensor(start, dtype=wide_dtype(self._device()), device=self._device())
+        group["thermostat"] = self._number(1.0 - float(group["momentum"]))
+
+    def _number(self, value: Any) -> Tensor:
+        return torch.as_tensor(value, dtype=wide_dtype(self._device()), device=self._device())
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -139,7 +139,7 @@ class Active:
                 return False
             group.state = state  # a loaded one is a new object
         owners = self._owners
-        gradients: list[Any] = [owner.grad for owner in owners]
+        gradients: list[Any] = [*map(_grad, owners)]
         buffers: list[Any] = [state[owner][name] for owner, name, _ in self._buffers]
         if self._idle and any(owner.grad is not None for owner in self._idle):
             return False
@@ -148,8 +148,8 @@ class Active:
             gradients, buffers = [local(gradient) for gradient in gradients], [local(buffer) for buffer in buffers]
         rows = self.table.rows
         if (
-            [*map(type, gradients)] != [Tensor] * len(gradients)
-            or [gradient.dtype for gradient in gradients] != self._dtypes
+            [*map(type, gradients)] != self._types
+            or [*map(_dtype, gradients)] != self._dtypes
             or [*map(_numel, gradients)] != self._sizes
             or not all(map(_is_contiguous, gradients))
             or any(map(_is_neg, gradients))
@@ -214,6 +214,7 @@ class Active:
         self.moved = [group.parameters[place] for group, place in order]
         """All that the kernels of CPUs write to, in the order of the rows."""
         self._owners = [group.owners[place] for group, place in order]
+        self._types = [Tensor] * len(order)
         self._dtypes = [parameter.dtype for parameter in self.moved]
         self._sizes = [parameter.numel() for parameter in self.moved]
         self._addresses = [parameter.data_ptr() for parameter in self.moved]
@@ -233,6 +234,7 @@ _GRADIENT = native.LAYOUTS["ROW"].place["gradient"]
 _WIDTH = native.LAYOUTS["ROW"].size
 _COLUMNS = native.LAYOUTS["ROW"].place | {"momentum_buffer": native.LAYOUTS["ROW"].place["momentum"]}
 _address, _numel, _is_contiguous, _is_neg = Tensor.data_ptr, Tensor.numel, Tensor.is_contiguous, Tensor.is_neg
+_grad, _dtype = attrgetter("grad"), attrgetter("dtype")
 
 
 def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:

@@ -4,19 +4,17 @@ The definition is `Tempering`, in Python; kernels.c has the same operations in t
 the bit. This file knows numbers only, none of the tempering's classes.
 """
 
-import math
-import struct
 from array import array
 from typing import NamedTuple
 
 from ctld.stepping import native
 
 _LAYOUT = native.LAYOUTS["ALPHA"]
-_STATE = struct.Struct("=2d")
 _THIS_STEP = _LAYOUT.packer("alpha", "loss")
 _CONSTANTS = _LAYOUT.packer("plateau", "hill_scale")
-_FOUND = _LAYOUT.packer("potential", "clamped")
-_AT_CONSTANTS, _AT_FOUND = 8 * _LAYOUT.place["plateau"], 8 * _LAYOUT.place["potential"]
+_AT_CONSTANTS = 8 * _LAYOUT.place["plateau"]
+_POTENTIAL, _HAMILTONIAN = _LAYOUT.place["potential"], _LAYOUT.place["hamiltonian"]
+_FORCE, _CLAMPED = _LAYOUT.place["force"], _LAYOUT.place["clamped"]
 
 
 class Smoothstep(NamedTuple):
@@ -44,28 +42,16 @@ class Hills(NamedTuple):
     width: float
 
 
-class Found(NamedTuple):
-    """What a step has found out."""
-
-    potential: float
-    """N·(±loss + prior)."""
-    hamiltonian: float
-    """(potential + kinetic energy)/T."""
-    force: float
-    """h, on α."""
-    clamped: int
-    """Whether the variance of the noise on r_α would have been negative, with noise compensation."""
-
-
 class Alpha:
     """The numbers of α's dynamics, in a place that is made once.
 
-    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there are `state` and `found` to read.
-    Where `moved` is False, the Hamiltonian was not finite: the parameters have moved, α and the hills have not.
+    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there are `state` and the rest to read.
+    Where the Hamiltonian is not finite, the parameters have moved, α and the hills have not.
     """
 
     def __init__(self, scaling: Smoothstep, well: Wall | None, bias: Hills | None) -> None:
         self._fields = array("q", bytes(8 * _LAYOUT.size))
+        self._reals = memoryview(self._fields).cast("B").cast("d")
         self._bias = bias  # keeps the arrays alive
         self.address = native.address(self._fields)
         hills: tuple[float, ...] = (0, 0, 0, 0.0, 0.0, 0.0, 0.0)
@@ -102,19 +88,28 @@ class Alpha:
     @property
     def state(self) -> tuple[float, float]:
         """α and r_α."""
-        alpha, momentum = _STATE.unpack_from(self._fields)
-        return alpha, momentum
+        return self._reals[0], self._reals[1]
 
     @property
-    def found(self) -> Found:
-        """What the last step has found out."""
-        return Found._make(_FOUND.unpack_from(self._fields, _AT_FOUND))
+    def potential(self) -> float:
+        """N·(±loss + prior), as the last step has found it."""
+        return self._reals[_POTENTIAL]
 
     @property
-    def moved(self) -> bool:
-        """Whether the last step has moved α."""
-        return math.isfinite(self.found.hamiltonian)
+    def hamiltonian(self) -> float:
+        """(potential + kinetic energy)/T."""
+        return self._reals[_HAMILTONIAN]
+
+    @property
+    def force(self) -> float:
+        """h, on α."""
+        return self._reals[_FORCE]
+
+    @property
+    def clamped(self) -> int:
+        """Whether the variance of the noise on r_α would have been negative, with noise compensation."""
+        return self._fields[_CLAMPED]
 
 
-if _LAYOUT.fields[:2] != ("alpha", "momentum") or _LAYOUT.fields[-4:] != Found._fields:
+if _LAYOUT.fields[:2] != ("alpha", "momentum"):
     raise ImportError("layout.h has other fields than ctld.stepping.alpha writes; install ctld again")

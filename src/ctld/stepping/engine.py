@@ -69,7 +69,9 @@ def run(
         check = False
     for number in active.counting:
         _count(active, active.groups[number], plans[number])
-    resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
+    resting = _NOBODY
+    if active.resting:
+        resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
     if table.units:
         for number, sums in resting.items() if alpha is not None else ():
             table.set_sums(number, sums)
@@ -80,15 +82,17 @@ def run(
         if library.run(table.address) == _UNFIT:
             return None
         increment_version(active.moved if not resting else _moving(active, resting))  # as torch's own writes do
-    made: list[Sums] = []
-    for number, plan in enumerate(plans):
-        if number in resting:
-            made.append(resting[number])
-        elif native_only:
-            wanted = isinstance(plan, Plan) and (plan.measure or plan.compensation)
-            made.append(plan.reading(table.sums_of(number, len(plan.sweeps))) if wanted else NONE)  # type: ignore[union-attr]
-        else:
-            made.append(_mixed(active, number, plan, noise, refused))
+    if native_only and not resting:
+        made = [table.reading(number, plan) for number, plan in enumerate(plans)]
+    else:
+        made = []
+        for number, plan in enumerate(plans):
+            if number in resting:
+                made.append(resting[number])
+            elif native_only:
+                made.append(table.reading(number, plan))
+            else:
+                made.append(_mixed(active, number, plan, noise, refused))
     for number in active.counting:
         _counted(active.groups[number], plans[number])
     return made
@@ -101,6 +105,8 @@ def finite(active: Active) -> bool | Tensor:
         active.table.set_step(library.threads(), None, 0, 0, 0, True, 0)
         if not library.fit(active.table.address):
             return False
+    if active.native:
+        return True
     gradients = []
     for group in active.groups:
         places = [*group.others, *(place for chosen in group.on_gpu.values() for place in chosen)]
@@ -109,15 +115,16 @@ def finite(active: Active) -> bool | Tensor:
     return bool(found) if isinstance(found, Tensor) and found.is_cpu else found
 
 
-def square_norms(active: Active) -> list[float]:
-    """Returns Σθ² of each group, by the weights of its parameters."""
+def square_norms(active: Active, *, check: bool = False) -> list[float] | None:
+    """Returns Σθ² of each group, by the weights of its parameters; None if gradients were to be looked at and are not fit."""
     table = active.table
     if not active.native or not table.units:
+        if check and not bool(finite(active)):
+            return None
         return [_square_norm(group) for group in active.groups]
     library: Any = native.load()
-    table.set_step(library.threads(), None, 0, 0, 0, False, 0)
-    library.square_norms(table.address)
-    return table.priors
+    table.set_step(library.threads(), None, 0, 0, 0, check, 0)
+    return table.priors if library.square_norms(table.address) else None
 
 
 @torch.no_grad()
@@ -128,6 +135,7 @@ def _square_norm(group: ActiveGroup) -> float:
 
 
 _NOWHERE = (None, 0, 0)
+_NOBODY: dict[int, Any] = {}
 
 
 def _prepare(active: Active, number: int, plan: AnyPlan) -> None:

@@ -33,7 +33,6 @@ def euler(
     lr: float,
     momentum: float,
     variance: float,
-    *,
     decay: float = 0.0,
     ascend: bool = False,
     before: float = 1.0,
@@ -53,7 +52,6 @@ def baoab(
     lr: float,
     momentum: float,
     variance: float,
-    *,
     decay: float = 0.0,
     ascend: bool = False,
     before: float = 1.0,
@@ -79,7 +77,6 @@ def ubu(
     lr: float,
     momentum: float,
     variance: float,
-    *,
     decay: float = 0.0,
     ascend: bool = False,
     before: float = 1.0,
@@ -116,21 +113,23 @@ def planned(
     lr: float,
     momentum: float,
     variance: float,
-    *,
+    decay: float = 0.0,
+    ascend: bool = False,
     before: float = 1.0,
     after: float = 1.0,
-    **options: float | bool,
+    compensate: bool = False,
+    scaled: bool = False,
 ) -> Plan:
     """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last.
 
     Not where momenta are multiplied: those numbers do not come again.
     """
     make = _made if before == after == 1.0 else _make
-    return make(integrator, lr, momentum, variance, before=before, after=after, **options)
+    return make(integrator, lr, momentum, variance, decay, ascend, before, after, compensate, scaled)
 
 
-def _make(integrator: str, *numbers: float, **options: float | bool) -> Plan:
-    return INTEGRATORS[integrator](*numbers, **options)
+def _make(integrator: str, *numbers: float) -> Plan:
+    return INTEGRATORS[integrator](*numbers)
 
 
 _made = lru_cache(maxsize=256)(_make)

@@ -1025,9 +1025,12 @@ int64_t ctld_fit(const Job *job)
     return !odd;
 }
 
-/* Σθ² of each group, as the `prior` of its sums: for a tempering that has to know the potential before the step. */
-void ctld_square_norms(Job *job)
+/* Σθ² of each group, as the `prior` of its sums: for a tempering that has to know the potential before the step. Returns whether
+ * the gradients are fit for one, if they are to be looked at. */
+int64_t ctld_square_norms(Job *job)
 {
+    if (job->check && !ctld_fit(job))
+        return 0;
     const Level *const level = &LEVELS[job->level];
     const Row *const rows = (const Row *)job->rows;
     const Account *const accounts = (const Account *)job->accounts;
@@ -1056,4 +1059,5 @@ void ctld_square_norms(Job *job)
             sum += units[unit].prior;
         totals[accounts[account].group].prior += accounts[account].weight * sum;
     }
+    return 1;
 }

@@ -4,7 +4,7 @@
  * bits: POINTER an address (0: there is none), INTEGER an int64, REAL a float64. VERSION is raised whenever a name or its
  * meaning changes, so that an old library is not called in place of a new one. */
 
-#define CTLD_VERSION 6
+#define CTLD_VERSION 7
 #define CTLD_UNIT 4096 /* elements of one tensor that are worked on together and have sums of their own */
 #define CTLD_LARGEST_FLOAT32 62  /* gradients have to be below 2 to this: sums of 16 squares are made in float32, */
 #define CTLD_LARGEST_FLOAT64 480 /* and of all of them in float64 */

@@ -95,10 +95,9 @@ class Library:
         self._numbers, self.run, self.fit = library.ctld_numbers, library.ctld_run, library.ctld_fit
         self._numbers.argtypes = [_Integer, _Integer, _Seed, _Integer, _Integer, _Seed, _Seed, _Pointer]
         self._numbers.restype = None
-        self.run.argtypes = self.fit.argtypes = [_Pointer]
-        self.run.restype = self.fit.restype = _Integer
         self.square_norms = library.ctld_square_norms
-        self.square_norms.argtypes, self.square_norms.restype = [_Pointer], None
+        self.run.argtypes = self.fit.argtypes = self.square_norms.argtypes = [_Pointer]
+        self.run.restype = self.fit.restype = self.square_norms.restype = _Integer
         self._add_hill = library.ctld_add_hill
         self._add_hill.argtypes = [_Pointer, _Pointer, _Integer, _Integer, _Real, _Real, _Real]
         self._add_hill.restype = None

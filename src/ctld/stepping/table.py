@@ -5,7 +5,7 @@ from array import array
 import torch
 
 from ctld.stepping import native
-from ctld.stepping.sweep import AnyPlan, Plan, PsgldPlan, SantaPlan, Sums, Sweep
+from ctld.stepping.sweep import NONE, ONLY, AnyPlan, Plan, PsgldPlan, SantaPlan, Sums, Sweep
 
 _ROW, _ACCOUNT, _GROUP = native.LAYOUTS["ROW"], native.LAYOUTS["ACCOUNT"], native.LAYOUTS["GROUP"]
 _SUMS, _JOB = native.LAYOUTS["SUMS"], native.LAYOUTS["JOB"]
@@ -107,6 +107,15 @@ class Table:
         """Writes the sums of a group that rests, for α."""
         first = _SUMS.size * number
         self.sums[first : first + len(sums)] = array("d", sums)
+
+    def reading(self, number: int, plan: AnyPlan) -> Sums:
+        """Returns the sums of a group, if its plan wants them."""
+        if type(plan) is not Plan or not (plan.measure or plan.compensation):
+            return NONE
+        if plan.reading is ONLY:
+            first, sums = _SUMS.size * number, self.sums
+            return sums[first], sums[first + 1], sums[first + 2], sums[first + 3]
+        return plan.reading(self.sums_of(number, len(plan.sweeps)))
 
     def sums_of(self, number: int, sweeps: int) -> list[Sums]:
         """Returns the sums of each of a group's sweeps."""

@@ -90,10 +90,9 @@ class CalibratedTempering(TemperatureControl):
         beyond = abs(alpha) - self.plateau
         return math.exp(-self._slope * beyond) if beyond > 0.0 else 1.0
 
-    def _derivative(self, alpha: float) -> float:
-        if abs(alpha) <= self.plateau:
-            return 0.0
-        return -math.copysign(self._slope, alpha) * self.scaling(alpha)
+    def derivative(self, alpha: float, scaling: float) -> float:
+        """g′(α), where g(α) is `scaling`."""
+        return -math.copysign(self._slope, alpha) * scaling if abs(alpha) > self.plateau else 0.0
 
     @property
     def temperature_ratio(self) -> float:
@@ -159,11 +158,11 @@ class CalibratedTempering(TemperatureControl):
             if self._warm_up.over:
                 self._calibrate(normal)
             return Leg()
-        slope = self._derivative(self.alpha)
-        noise = self._warm_up.observe_noise(potential)
-        force = -slope * self._means.deviation(abs(self.alpha), potential)
-        variance, keep = self._injected(slope, noise)
         begin = self.scaling(self.alpha)
+        slope = self.derivative(self.alpha, begin)
+        noise = self._warm_up.observe_noise(potential)
+        force = -slope * self._means.deviation(abs(self.alpha), 1.0 / begin, potential)
+        variance, keep = self._injected(slope, noise)
         if self._euler:
             self.alpha_momentum = keep * self.alpha_momentum + force + math.sqrt(variance) * normal
             self._drift(self.alpha_momentum / self.mass)

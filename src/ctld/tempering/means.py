@@ -33,7 +33,7 @@ class BinnedMeans:
         self._last = control.num_bins - 1
         centres = [0.0, *(control.plateau + (k + 0.5) * self._width for k in range(self._last))]
         grid = [1.0 / control.scaling(centre) for centre in centres]
-        self._control, self._seen = control, seen
+        self._seen = seen
         self._prior = 10.0 * seen.correlation_time
         middle = sum(grid) / len(grid)
         self._ridge = self._prior * sum((inverse - middle) ** 2 for inverse in grid) / len(grid)
@@ -45,9 +45,8 @@ class BinnedMeans:
         self._since_fit = 0
         self._fit()
 
-    def deviation(self, place: float, potential: float) -> float:
-        """Return U/T less its mean at |α| = `place`; then take this U/T into the mean."""
-        inverse = 1.0 / self._control.scaling(place)
+    def deviation(self, place: float, inverse: float, potential: float) -> float:
+        """Return U/T less its mean at |α| = `place`, where 1/g is `inverse`; then take this U/T into the mean."""
         bin_index = 0 if place <= self._plateau else min(1 + int((place - self._plateau) / self._width), self._last)
         expected = self._offset + self._gain * inverse + self._residuals[bin_index]
         self._counts[bin_index] += 1.0

@@ -243,10 +243,9 @@ class Tempering(TemperatureControl):
         assert self._handed is not None
         made = self._handed[1]
         self.alpha, self.alpha_momentum = made.state
-        found = made.found
-        self.steps_clamped += found.clamped
+        self.steps_clamped += made.clamped
         self._count()
-        return found.force
+        return made.force
 
     def _kernel_numbers(self) -> tuple[Any, ...] | None:
         """Return the constants of the pieces; None if one is not exactly the paper's."""

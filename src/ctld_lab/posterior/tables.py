@@ -14,8 +14,9 @@ from ctld_lab.files import RecordError, read_json, write_bytes
 from ctld_lab.posterior.agreement import floor
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.reference import read
-from ctld_lab.posterior.regression import DATA, METHODS
+from ctld_lab.posterior.regression import METHODS
 from ctld_lab.posterior.samplers import SAMPLERS
+from ctld_lab.posterior.uci import DATA
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Problem or data set → sampler or method → what is stored of it."""
@@ -34,9 +35,9 @@ def cells(folder: Path) -> Cells:
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """Returns the mean of a few numbers and its standard error."""
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
-        values
-    ) > 1 else math.nan
+    if len(values) < 2 or not np.isfinite(values).all():
+        return float(np.mean(values)), math.nan
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

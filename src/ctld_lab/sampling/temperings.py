@@ -39,8 +39,8 @@ PER = 400_000
 class HalfTheForce(ctld.tempering.CalibratedTempering):
     """Calibrated tempering with half the force on α, wrong on purpose: a comparison that does not see it sees nothing."""
 
-    def _derivative(self, alpha: float) -> float:
-        return 0.5 * super()._derivative(alpha)
+    def derivative(self, alpha: float, scaling: float) -> float:
+        return 0.5 * super().derivative(alpha, scaling)
 
 
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:

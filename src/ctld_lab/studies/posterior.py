@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctld_lab.files import write_bytes
-from ctld_lab.posterior import agreement, regression, tables
+from ctld_lab.posterior import agreement, regression, tables, uci
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.samplers import available
 
@@ -47,7 +47,7 @@ def execute(
     samplers, ways = [*available()], [*regression.METHODS]
     if unknown := [name for name in methods if name not in {*samplers, *ways}]:
         raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(dict.fromkeys([*samplers, *ways]))}")
-    known = [*PROBLEMS, *regression.DATA]
+    known = [*PROBLEMS, *uci.DATA]
     if unknown := [name for name in data if name not in known]:
         raise ValueError(f"there is no problem {unknown[0]!r}; known are {', '.join(known)}")
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
@@ -57,9 +57,9 @@ def execute(
         if name in PROBLEMS and chosen:
             folder = directory / "agreement"
             agreement.carry_out(PROBLEMS[name](), folder, references, AGREEMENT[scale], chosen, about)
-    for name in data or regression.found(data_dir):
+    for name in data or uci.found(data_dir):
         chosen = [way for way in ways if not methods or way in methods]
-        if name in regression.DATA and chosen:
+        if name in uci.DATA and chosen:
             folder = directory / "regression"
             regression.carry_out(name, folder, REGRESSION[scale], chosen, about, data_dir)
     tables.write(directory, references)

@@ -68,7 +68,7 @@ STUDY = Study(
     fixed="Keras' CNN for MNIST, batches of 128, the number of threads; SGD-M and Adam fused; methods take turns within rounds",
     methods=("sgd", "rmsprop", "adam", "adadelta", "ctld"),
     scales={
-        "smoke": {"data": "digits", "seeds": 1, "rounds": 2, "batches": 2, "exploration_share": 0.18},
+        "smoke": {"data": "digits", "seeds": 1, "rounds": 2, "batches": 1, "exploration_share": 0.18},
         "laptop": {"data": "mnist", "seeds": 1, "rounds": 60, "batches": 4, "exploration_share": 0.18},
         "paper": {"data": "mnist", "seeds": 1, "rounds": 10, "batches": 469, "exploration_share": 0.18},
     },
