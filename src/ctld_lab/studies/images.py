@@ -21,7 +21,7 @@ from ctld_lab.traps.tables import document
 COUNTS = {"smoke": (9,), "laptop": (100, 50), "paper": (100, 50, 200)}
 """Gaussians, in the order in which they are computed."""
 SIZES = {
-    "smoke": Size(budget=60, seeds=1, tuning=("china",), final=("china", "flower")),
+    "smoke": Size(budget=20, seeds=1, tuning=("china",), final=("china", "flower")),
     "laptop": Size(budget=600, seeds=3),
     "paper": Size(budget=5000, seeds=10),
 }
