@@ -78,10 +78,17 @@ def test_the_picture_is_a_sum_of_gaussians():
     x, y, first, second, angle = 0.4, 0.7, -1.0, -0.3, 0.5
     theta = torch.tensor([[x], [y], [first], [second], [angle], [1.0], [2.0], [-1.0]])
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    covariance = turn @ np.diag(np.exp([2 * first, 2 * second])) @ turn.T
+    covariance = turn @ np.diag(np.exp([2 * first, 2 * second])) @ turn.T + 0.3 / 64**2 * np.eye(2)
     law = multivariate_normal([x, y], covariance)
     expected = law.pdf(torch.stack([gaussians.X, gaussians.Y], 1).numpy()) / law.pdf([x, y])
     np.testing.assert_allclose(gaussians.draw(theta).numpy(), np.outer([1, 2, -1], expected), atol=2e-6)
+
+
+def test_gaussians_below_a_pixel_do_no_harm():
+    """Their polynomials cancelled to exponents above zero, and pictures to infinity, before variances had a least value."""
+    theta = torch.tensor([[0.503], [0.497], [-30.0], [-12.0], [0.3], [1.0], [1.0], [1.0]])
+    assert gaussians.draw(theta).max() <= 1.01
+    assert gaussians.gradient(theta[None], torch.zeros(1, 3, 64 * 64))[1].isfinite().all()
 
 
 def test_psnr_is_that_of_the_picture():
@@ -223,12 +230,12 @@ def made_up(differences):
     db = {
         method: {name: [20.0 + place + gain[method][place]] for place, name in enumerate(names)} for method in METHODS
     }
-    return {100: {method: {"final": {"db": db[method]}} for method in METHODS}}
+    return {64: {method: {"final": {"db": db[method]}} for method in METHODS}}
 
 
 def test_verdicts():
     def verdict(differences):
-        return show.compare(made_up(differences))[100, "ctld-falling", "adam"][2]
+        return show.compare(made_up(differences))[64, "ctld-falling", "adam"][2]
 
     assert verdict([1.0, 1.1, 0.9, 1.2, 0.8, 1.0]) == "ahead"
     assert verdict([-1.0, -1.1, -0.9, -1.2, -0.8, -1.0]) == "behind"

@@ -16,6 +16,8 @@ from ctld_lab.images.pictures import SIDE
 
 LOWEST = -60.0
 """Exponent of two below which a Gaussian has ended: far smaller numbers are slow to compute."""
+LEAST = 0.3 / SIDE**2
+"""Added to variances, 0.3 pixels², as Gaussian splatting does. Much below a pixel the polynomials would cancel."""
 BLOCK = 1024
 """Pixels."""
 
@@ -44,7 +46,8 @@ def _exponents(shape: Tensor) -> Tensor:
     spacing = 1.0 / math.sqrt(shape.shape[-1])
     x, y, first, second, angle = shape.unbind(dim=-2)
     x, y = spacing * x, spacing * y
-    first, second = (torch.exp(-2.0 * each) / (2.0 * spacing**2 * math.log(2.0)) for each in (first, second))
+    variances = (spacing**2 * torch.exp(2.0 * each) + LEAST for each in (first, second))
+    first, second = (1.0 / (2.0 * math.log(2.0) * each) for each in variances)
     cos, sin = angle.cos(), angle.sin()
     xx, yy = first * cos**2 + second * sin**2, first * sin**2 + second * cos**2
     xy = 2.0 * (first - second) * cos * sin

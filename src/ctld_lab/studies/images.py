@@ -18,7 +18,7 @@ from ctld_lab.images.methods import METHODS
 from ctld_lab.images.study import Size, carry_out
 from ctld_lab.traps.tables import document
 
-COUNTS = {"smoke": (9,), "laptop": (100, 50), "paper": (100, 50, 200)}
+COUNTS = {"smoke": (9,), "laptop": (64, 128), "paper": (64, 128, 256)}
 """Gaussians, in the order in which they are computed."""
 SIZES = {
     "smoke": Size(budget=20, seeds=1, tuning=("china",), final=("china", "flower")),
