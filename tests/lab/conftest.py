@@ -1,12 +1,17 @@
-"""Each study at smoke scale, run once for all tests that look at what it left."""
+"""Each study at smoke scale, run once for all tests that look at what it left; and reports that are not drawn."""
+
+import json
 
 import pytest
 import smoke
 
+from ctld_lab.report import page
+from ctld_lab.report.plots import as_data
+
 
 @pytest.fixture(scope="session")
 def smoke_study(tmp_path_factory):
-    """By name. Tests that ask for the same one are in one xdist_group, "smoke NAME"."""
+    """By name. All tests that ask for one have one worker (tests/conftest.py)."""
     made = {}
 
     def of(name):
@@ -15,3 +20,11 @@ def smoke_study(tmp_path_factory):
         return made[name]
 
     return of
+
+
+@pytest.fixture(scope="module")
+def undrawn():
+    """For a module: the data of a figure in its place, which is half the time of a report. test_report_page.py draws all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "render", lambda plot: (json.dumps(as_data(plot)).encode(), b""))
+        yield

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from ctld_lab import data
-from ctld_lab.data import DATASETS, DataError, Download, locate
-from ctld_lab.posterior import uci
+from ctld_lab.data import DATASETS, DataError, Download, locate, uci
 
 TEXT = random.Random(1).randbytes(200_000)
 

@@ -184,7 +184,6 @@ def smoke(smoke_study):
     return {run.name: run for run in smoke_study("double-well").study.runs()}
 
 
-@pytest.mark.xdist_group("smoke double-well")
 def test_smoke_runs_as_planned(smoke):
     result = smoke["tempered-d10-seed0"].result()
     assert (result["dimensions"], result["steps"], result["tempered"]) == (10, 2000, True)
@@ -210,7 +209,6 @@ class StopsAfter(Control):
         self.stopping = self.calls < 0
 
 
-@pytest.mark.xdist_group("smoke double-well")
 @pytest.mark.parametrize(("name", "calls"), [("theorem-step-size-none", 2), ("tempered-d1-seed0", 0)])
 def test_a_stopped_run_ends_with_the_same_numbers(smoke, tmp_path, name, calls):
     run: RunDirectory = planned(tmp_path)[name]

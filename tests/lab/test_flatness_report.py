@@ -29,6 +29,7 @@ from ctld_lab.report.plots import render
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.statistics import association
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 SETTINGS = {"examples": None, "iterations": 25, "sizes": [0.03]}
 WHAT = "nats per character of 4,000 characters of the training text"
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from ctld_lab.posterior import agreement, reference, regression, tables, uci
+from ctld_lab.data import uci
+from ctld_lab.posterior import agreement, reference, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS, split
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
 from ctld_lab.studies import posterior

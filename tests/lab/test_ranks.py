@@ -5,12 +5,15 @@ Whatever goes wrong here does so in real processes: a rank is killed, stopped, i
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,13 +21,16 @@ import torch
 
 from ctld_lab import cli, jobs
 from ctld_lab.checkpoints import load_checkpoint
-from ctld_lab.executors import run_all, team
+from ctld_lab.executors import pool, run_all, team
 from ctld_lab.executors.pool import Worker
 from ctld_lab.ranks import ALONE, Ranks, RanksError
 from ctld_lab.records import RunDirectory
 from ctld_lab.workloads.sda import Dropout
 
 SABOTAGE = Path(__file__).parent / "sabotage"
+sys.path.insert(0, str(SABOTAGE))
+import sabotaged  # noqa: E402
+
 TEXT = np.random.default_rng(1).integers(97, 103, 3000, dtype=np.uint8).tobytes()
 OPTIONS = {
     "ctld": {"lr": 0.05, "momentum": 0.5, "temperature": 0.01},
@@ -78,10 +84,11 @@ def prepare(root, **configs):
     return paths
 
 
-def execute(paths, ranks):
+def execute(paths, ranks, start=contextlib.nullcontext):
     """The states, in order."""
     engine = "local" if ranks == 1 else "pool"
-    return list(run_all(paths, engine=engine, ranks=ranks, threads=1).values())
+    with start():
+        return list(run_all(paths, engine=engine, ranks=ranks, threads=1).values())
 
 
 def parameters(path):
@@ -120,10 +127,23 @@ def alive(pid):
 @pytest.fixture(scope="module", autouse=True)
 def _sabotage():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(SABOTAGE)
         patch.setenv("PYTHONPATH", str(SABOTAGE), prepend=os.pathsep)
         patch.setenv("CTLD_TIMEOUT", "120")
         patch.setitem(jobs.KINDS, "train", "sabotaged")
+        yield
+
+
+@contextlib.contextmanager
+def forked(timeout="120"):
+    """Ranks are forked from a process that has imported torch, where it does not matter how they start.
+
+    They are spawned otherwise, and seconds pass before each of them has it.
+    """
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "torch.distributed", "ctld_lab.executors.team"])
+    with pytest.MonkeyPatch.context() as patch:
+        context = multiprocessing.get_context("forkserver")
+        patch.setattr(pool, "multiprocessing", SimpleNamespace(get_context=lambda kind: context))
+        patch.setattr(team, "work_as_rank", partial(sabotaged.work_as_rank, timeout=timeout))
         yield
 
 
@@ -144,7 +164,7 @@ def trained(tmp_path_factory):
     roots = {name: tmp_path_factory.mktemp("ranks") for name in ("1", "2", "2 again", "4")}
     for ranks, names in ((1, ["1"]), (2, ["2", "2 again"]), (4, ["4"])):
         paths = [path for name in names for path in prepare(roots[name], **KINDS)]
-        assert execute(paths, ranks) == ["done"] * len(paths), [RunDirectory(path).failure() for path in paths]
+        assert execute(paths, ranks, forked) == ["done"] * len(paths), [RunDirectory(path).failure() for path in paths]
     return roots
 
 
@@ -210,12 +230,12 @@ def test_stopped_and_resumed_on_another_number_of_ranks(trained, tmp_path, begun
     """After a checkpoint. A signal to any rank stops all; of two, it is the second."""
     stop = {"how": "terminate", "rank": begun - 1, "step": 20}
     (path,) = prepare(tmp_path, **{"lstm-ctld": lstm("ctld", sabotage=stop)})
-    assert execute([path], begun) == ["interrupted"]
+    assert execute([path], begun, forked) == ["interrupted"]
     assert RunDirectory(path).failure() is None
     state = load_checkpoint(RunDirectory(path).checkpoint)
     assert state["stage_step"] in (20, 21)  # at once
     assert state["workload"]["carried"][0].shape == (2, 5, 7)  # the rows of all ranks
-    assert execute([path], resumed) == ["done"]
+    assert execute([path], resumed, forked) == ["done"]
     assert difference(path, trained["1"] / path.name) <= 1e-6
     environment = RunDirectory(path).environment()
     assert (environment["ranks"], [each["ranks"] for each in environment["went_on_in"]]) == (begun, [resumed])
@@ -254,7 +274,7 @@ def test_nan_on_one_rank_ends_the_run_on_all_alike(tmp_path):
         )
     }
     paths = prepare(tmp_path, **configs)
-    assert execute(paths, 2) == ["done"] * 4
+    assert execute(paths, 2, forked) == ["done"] * 4
     assert [RunDirectory(path).result()["diverged"] for path in paths] == [True] * 4
     # Refused before it is taken, or seen by the next evaluation.
     assert [RunDirectory(path).result()["steps"] for path in paths] == [4, 15, 3, 15]
@@ -268,22 +288,21 @@ def test_an_error_on_one_rank_is_the_one_that_is_told(tmp_path, capfd):
         small=sda("sgd", batch_size=1),
         good=lstm("sgd"),
     )
-    assert execute([broken, small, good], 2) == ["failed", "failed", "done"]
+    assert execute([broken, small, good], 2, forked) == ["failed", "failed", "done"]
     assert RunDirectory(broken).failure()["error"] == "ArithmeticError: as it was asked to (rank 1 of 2)"
     assert "in worse" in RunDirectory(broken).failure()["traceback"]
     assert "cannot be shared by 2 ranks; give --ranks 1 or fewer" in RunDirectory(small).failure()["error"]
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_rank_that_hangs_is_waited_for_and_then_given_up(tmp_path, monkeypatch):
-    monkeypatch.setenv("CTLD_TIMEOUT", "12")
+def test_a_rank_that_hangs_is_waited_for_and_then_given_up(tmp_path):
     hang = {"how": "hang", "rank": 1, "step": 12}
     (path,) = prepare(tmp_path, **{"sda-ctld": sda("ctld", checkpoint_seconds=0.0, sabotage=hang)})
     began = time.monotonic()
-    assert execute([path], 2) == ["failed"]
+    assert execute([path], 2, partial(forked, timeout="6")) == ["failed"]
     assert time.monotonic() - began < 100
     error = RunDirectory(path).failure()["error"]
-    assert error.startswith("RanksError: rank 0 of 2 waited 12 s for another rank, which hangs")
+    assert error.startswith("RanksError: rank 0 of 2 waited 6 s for another rank, which hangs")
     assert "can be resumed from its last checkpoint. CTLD_TIMEOUT=SECONDS sets how long they wait" in error
     assert error.endswith("No word came from rank 1 of 2")
     assert not any(alive(int((path / f"pid{each}").read_text())) for each in (0, 1))

@@ -116,7 +116,7 @@ def test_on_the_digits_the_default_ties():
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory):
+def published(tmp_path_factory, undrawn):
     root = tmp_path_factory.mktemp("runs")
     sample.write_all(root)
     out = tmp_path_factory.mktemp("published")

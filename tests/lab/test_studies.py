@@ -46,9 +46,7 @@ def records(run):
 # ---- as a user runs them ----
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"smoke {name}")) for name in studies.names()]
-)
+@pytest.mark.parametrize("name", list(studies.names()))
 def test_a_study_runs_from_end_to_end(name, smoke_study):
     ran = smoke_study(name)
     study, directory = ran.study, ran.study.path

@@ -150,7 +150,6 @@ def smoke(smoke_study):
     return smoke_study("tempering").study
 
 
-@pytest.mark.xdist_group("smoke tempering")
 def test_smoke_runs_from_end_to_end(smoke):
     names = {run.name for run in smoke.runs()}
     assert {
@@ -176,7 +175,6 @@ def test_smoke_runs_from_end_to_end(smoke):
     assert (smoke.path / "tables" / "tempering-wells.csv").read_text().count("\n") == 2 + 12
 
 
-@pytest.mark.xdist_group("smoke tempering")
 def test_a_stopped_chain_starts_again_to_the_same_numbers(smoke, tmp_path):
     whole = smoke.run("d1-calibrated-seed0")
     again = StudyDirectory(tmp_path).run("d1-calibrated-seed0")

@@ -85,7 +85,6 @@ def prepared(directory, methods=("sgd", "ctld"), **settings):
     return made
 
 
-@pytest.mark.xdist_group("smoke timing")
 def test_smoke_runs_as_planned(smoke_study):
     (run,) = smoke_study("timing").study.runs()
     result = run.result()

@@ -5,18 +5,22 @@ pass; first the tests are run on the copy as it is, where all must pass. A mutan
 
     python tests/mutation/mutate.py --check              only see that every mutant can be made
     python tests/mutation/mutate.py --area noise         those of one area
+    python tests/mutation/mutate.py --sample 30          so many of them, always the same
     python tests/mutation/mutate.py --output scores.json
 """
 
 import argparse
 import json
 import os
+import platform
+import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 from mutants import MUTANTS, Mutant
@@ -29,6 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--area", choices=sorted({mutant.area for mutant in MUTANTS}))
+    parser.add_argument("--sample", type=int, default=len(MUTANTS))
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("--slow", action="store_true", help="with the tests of minutes too")
     parser.add_argument("--output", type=Path)
@@ -41,6 +46,7 @@ def main() -> int:
     if options.check:
         return 0
     chosen = [mutant for mutant in MUTANTS if options.area in (None, mutant.area)]
+    chosen = random.Random(0).sample(chosen, min(options.sample, len(chosen)))
     with ThreadPoolExecutor(options.jobs) as pool:
         selections = sorted({mutant.tests for mutant in chosen})
         for tests, (code, said) in zip(
@@ -59,7 +65,11 @@ def main() -> int:
     print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     if options.output is not None:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-        options.output.write_text(json.dumps({"commit": commit, "counts": counts, "mutants": rows}, indent=1) + "\n")
+        made = {"commit": commit, "machine": f"{platform.machine()}, {os.cpu_count()} cores", "date": f"{date.today()}"}
+        scores = {"known": len(MUTANTS), "counts": counts, "mutants": rows}
+        unfinished = options.output.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(made | scores, indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(options.output)
     return 0
 
 

@@ -575,6 +575,31 @@ class TestWarnings:
                 optimizer.step(loss=problem.backward(step))
         assert caught[0].filename == __file__
 
+    @pytest.mark.parametrize("tempering", [None, Tempering.calibrated])
+    def test_one_that_is_an_error_comes_when_the_step_is_over(self, tempering):
+        """The optimizer is where a twin is that was only warned, and goes on from there."""
+        found = []
+        for kind in ("error", "ignore"):
+            problem, optimizer = build(exploration_steps=2000, tempering=tempering and tempering(warm_up=100), seed=3)
+            if tempering is None:
+                optimizer.tempering.alpha, optimizer.tempering.well = 1e9, None
+            raised = 0
+            for step in range(120):
+                problem.model.zero_grad()
+                loss = problem.backward(step)
+                try:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter(kind)
+                        optimizer.step(loss=loss)
+                except UserWarning:
+                    raised += 1
+                assert optimizer.steps == step + 1
+            found.append((problem.flat(), optimizer.tempering.alpha, raised))
+        (interrupted, alpha, raised), (whole, alpha_of_whole, _) = found
+        assert raised
+        assert torch.equal(interrupted, whole)
+        assert alpha == alpha_of_whole
+
 
 class TestSeed:
     def test_fixed_by_manual_seed(self):

@@ -113,42 +113,33 @@ SCRIPT = """
 import json, sys, torch
 from targets import Classification, equal, saved, train
 from ctld import CTLD
-first, last, load, save = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+resumes, path = sys.argv[1] == "resume", sys.argv[2]
 torch.set_num_threads(1)
-torch.manual_seed(1 if load else 0)
+torch.manual_seed(1 if resumes else 0)
 problem = Classification()
 optimizer = CTLD(problem.model.parameters(), 0.05, 0.8, weight_decay=1e-2, num_data=96, exploration_steps=20)
-if load:
-    model, state = torch.load(load, weights_only=True)
+if resumes:
+    model, state = torch.load(path, weights_only=True)
     problem.model.load_state_dict(model)
     optimizer.load_state_dict(state)
-train(problem, optimizer, range(first, last))
-torch.save([problem.model.state_dict(), optimizer.state_dict()], save)
+else:
+    train(problem, optimizer, range(13))
+    torch.save([problem.model.state_dict(), optimizer.state_dict()], path)
+train(problem, optimizer, range(13, 30))
 print(json.dumps(problem.flat().tolist()))
 """
 
 
 def test_resume_in_a_new_process(tmp_path):
-    def run(first, last, load, save):
-        """The resuming process draws another seed; the state's wins."""
-        arguments = [
-            sys.executable,
-            "-W",
-            "error",
-            "-c",
-            SCRIPT,
-            str(first),
-            str(last),
-            str(load),
-            str(tmp_path / save),
-        ]
+    """The resuming process draws another seed; the state's wins."""
+
+    def run(how):
+        arguments = [sys.executable, "-W", "error", "-c", SCRIPT, how, str(tmp_path / "half.pt")]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         output = subprocess.run(arguments, capture_output=True, text=True, check=True, env=environment)
         return json.loads(output.stdout)
 
-    whole = run(0, 30, "", "whole.pt")
-    run(0, 13, "", "half.pt")
-    assert run(13, 30, tmp_path / "half.pt", "resumed.pt") == whole
+    assert run("start") == run("resume")
 
 
 class TestDistributedCheckpoint:

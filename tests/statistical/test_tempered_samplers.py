@@ -66,7 +66,7 @@ class TestTACTHMC:
         assert square.mean == pytest.approx(expected, abs=4 * square.standard_error + 0.003)
         assert square.mean < 0.93  # which is the bias that the midstep thermostat does not have
 
-    def tempered(self, steps=60_000, **options):
+    def tempered(self, steps=40_000, **options):
         """Returns ⟨θ²⟩ where the ratio of temperatures is 1, and how often it is; d = 3, up to 6 T."""
         given = {"thermostat": "midstep", "inertia": 0.01, "alpha_step": 0.03} | options
         rows = sampled(self.build(**given), 3, steps)[2000:]
@@ -97,7 +97,7 @@ class TestTACTHMC:
 class TestReplicaExchange:
     LR, MOMENTUM, D = 0.05, 0.9, 4
 
-    def cold(self, calls=60_000):
+    def cold(self, calls=20_000):
         rows = sampled(
             lambda params: ReSGLD(params, self.LR, self.MOMENTUM, num_data=N, temperature=T, ratio=2.0, seed=3),
             self.D,
@@ -119,5 +119,5 @@ class TestReplicaExchange:
 
     def test_swaps_at_any_price_would_be_seen(self, monkeypatch):
         monkeypatch.setattr(Exchange, "decide", lambda self, *_: math.isfinite(self.cold))
-        found, _ = self.cold(20_000)
+        found, _ = self.cold(10_000)
         assert found.mean > 1.2

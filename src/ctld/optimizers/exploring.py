@@ -112,7 +112,7 @@ class Explorer(Phased):
         """Returns whether something else changes before the parameters do, so that a step has to be accepted first."""
         if self.tempering.needs_potential or self.mass.due(self.steps):
             return True
-        return any(group["langevin"] != group["explore"] for group in self.param_groups)
+        return [group["langevin"] for group in self.param_groups] != [group["explore"] for group in self.param_groups]
 
     def _tell_others(self, failure: Exception, meets: bool, exploring: bool) -> None:
         """The others are about to ask whether all can take the step: without an answer they would wait in vain."""
@@ -266,6 +266,9 @@ class Explorer(Phased):
             self.compensation.interrupt(self.state.values())
         if explored and self.steps % ADVICE_PERIOD == 0:
             self._advise()
+        if self.tempering.remark is not None:
+            remark, self.tempering.remark = self.tempering.remark, None
+            warn_user(remark)
 
     def _advise(self) -> None:
         """Says once what the thermometers find wrong; when the step is over, since a warning may be an error."""

@@ -140,13 +140,12 @@ class Active:
             group.state = state  # a loaded one is a new object
         owners = self._owners
         gradients: list[Any] = [*map(_grad, owners)]
-        buffers: list[Any] = [state[owner][name] for owner, name, _ in self._buffers]
+        buffers: list[Any] = [state[owner][name] for owner, name in self._buffers]
         if self._idle and any(owner.grad is not None for owner in self._idle):
             return False
         if self._sharded:
             owners = [local(owner) for owner in owners]
             gradients, buffers = [local(gradient) for gradient in gradients], [local(buffer) for buffer in buffers]
-        rows = self.table.rows
         if (
             [*map(type, gradients)] != self._types
             or [*map(_dtype, gradients)] != self._dtypes
@@ -156,11 +155,11 @@ class Active:
             or [*map(_address, owners)] != self._addresses
             or [*map(_numel, owners)] != self._sizes
             or not all(map(_is_contiguous, owners))
-            or [*map(_address, buffers)] != [rows[column] for *_, column in self._buffers]
+            or [*map(_address, buffers)] != self._there
         ):
             return False
         there = [*map(_address, gradients)]
-        rows[_GRADIENT::_WIDTH] = array("q", there)
+        self.table.rows[_GRADIENT::_WIDTH] = array("q", there)
         return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
 
     def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
@@ -222,12 +221,14 @@ class Active:
         self._list_buffers()
 
     def _list_buffers(self) -> None:
-        """Makes the list of buffers that rows point to: of which parameter, by what name, and where in the table."""
-        self._buffers: list[tuple[Tensor, str, int]] = []
+        """Makes the list of buffers that rows point to, of which parameter and by what name; and where they lie."""
+        self._buffers: list[tuple[Tensor, str]] = []
+        self._there: list[int] = []
         for group in self.groups:
             names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
             for place, row in self._rows[id(group)].items():
-                self._buffers += [(group.owners[place], name, row + _COLUMNS[name]) for name in names]
+                self._buffers += [(group.owners[place], name) for name in names]
+                self._there += [self.table.rows[row + _COLUMNS[name]] for name in names]
 
 
 _GRADIENT = native.LAYOUTS["ROW"].place["gradient"]

@@ -196,7 +196,7 @@ class CalibratedTempering(TemperatureControl):
 
     def _count(self) -> None:
         if self._trips.visit(abs(self.alpha), self.steps) and (said := self._trips.look(self.steps)) is not None:
-            warn_user(
+            self.remark = (
                 f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
                 f"{TRIPS}. U/T moves more slowly, or by more, than it did there: give more exploration_steps, a longer "
                 f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
@@ -235,7 +235,7 @@ class CalibratedTempering(TemperatureControl):
                     f"{seen.steps / seen.correlation_time:.3g} of these correlation times, where {MANY} tell what they are"
                     f"{'' if seen.settled else ', and have another mean than the steps before'}: the number of trips is a guess"
                 )
-            warn_user(
+            self.remark = (
                 f"calibrated tempering does not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
                 "a depth that matters; give more exploration_steps, or Tempering.driven(period), a schedule"
             )

@@ -61,6 +61,9 @@ class TemperatureControl(ABC):
     alpha: float | None = None
     """α, if there is one; it is logged."""
     alpha_momentum: float | None = None
+    remark: str | None = None
+    """What is to be said when the step is over; whoever says it takes it away. A warning may be an error, and must not come
+    between two halves of a step."""
     needs_potential: ClassVar[bool] = False
     """Whether `begin` reads the potential. Then a step waits for the loss, and for one more look at the parameters."""
     remedy: ClassVar[str | None] = None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch.distributed import ProcessGroup
 
-from ctld.checks import integer, real, warn_user
+from ctld.checks import integer, real
 from ctld.stepping.alpha import Alpha, Hills, Smoothstep, Wall
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
@@ -318,7 +318,7 @@ class Tempering(TemperatureControl):
         if self._warned or self.steps < _STEPS_BEFORE_WARNING or self.share_outside <= _SHARE_OUTSIDE_WARNED:
             return
         self._warned = True
-        warn_user(
+        self.remark = (
             f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
             f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature"
         )

@@ -57,7 +57,7 @@ def fetch(
             shown.update(tasks[file], completed=so_far)
 
         if of_uci:
-            from ctld_lab.posterior import uci
+            from ctld_lab.data import uci  # which takes numpy along
 
             paths = [uci.fetch(name.removeprefix("uci/"), data_dir, tell)]
         else:

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from ctld import Ensemble, NonFiniteError, create
 from ctld.chains import Chains
+from ctld_lab.data.uci import load
 from ctld_lab.files import read_json, write_json
 from ctld_lab.posterior.problems import Array, standardized
 from ctld_lab.posterior.samplers import SAMPLERS, Setting
-from ctld_lab.posterior.uci import load
 
 METHODS = ("sgd", "ensemble", "langevin", "sghmc", "baoab", "csghmc", "psgld", "paper", "calibrated")
 TRIALS = tuple(product((0.001, 0.004), (0.3, 1.0)))

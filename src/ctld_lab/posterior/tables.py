@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ctld_lab.data.uci import DATA
 from ctld_lab.files import RecordError, read_json, write_bytes
 from ctld_lab.posterior.agreement import floor
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.reference import read
 from ctld_lab.posterior.regression import METHODS
 from ctld_lab.posterior.samplers import SAMPLERS
-from ctld_lab.posterior.uci import DATA
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Problem or data set → sampler or method → what is stored of it."""

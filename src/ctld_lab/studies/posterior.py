@@ -12,8 +12,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ctld_lab.data import uci
 from ctld_lab.files import write_bytes
-from ctld_lab.posterior import agreement, regression, tables, uci
+from ctld_lab.posterior import agreement, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.samplers import available
 

@@ -9,10 +9,21 @@ import signal
 
 import numpy as np
 
-from ctld_lab import train, workloads
+from ctld_lab import jobs, train, workloads
 from ctld_lab.data import Images
+from ctld_lab.executors import team
 
 SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "terminate": signal.SIGTERM}
+
+
+_work_as_rank = team.work_as_rank
+
+
+def work_as_rank(*arguments, timeout):
+    """In a forked process, which has not read sitecustomize.py, and has the environment of the one it was forked from."""
+    jobs.KINDS["train"] = "sabotaged"
+    os.environ["CTLD_TIMEOUT"] = timeout
+    _work_as_rank(*arguments)
 
 
 def images(name, sha256):

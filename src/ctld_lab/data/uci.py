@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ctld_lab.data import DataError, Progress, search_path
-from ctld_lab.data.download import received, workspace
-from ctld_lab.data.locate import destination
-from ctld_lab.posterior.problems import Array
+from ctld_lab.data.download import Progress, received, workspace
+from ctld_lab.data.locate import destination, search_path
+from ctld_lab.data.table import DataError
+
+Array = NDArray[np.float64]
 
 DATA: Mapping[str, str] = {
     "bostonHousing": "9da5c77f6ed0b694125a2068bd5d0c986f6a9c30b330e4dab850a2ee9b93ab0f",
