@@ -251,6 +251,27 @@ def test_the_document_says_what_is_stored():
     assert document(page, show.texts(show.load(STORED))) == page
 
 
+def test_the_findings_are_those_of_the_tables():
+    """The sentences of docs/images.md under "What came out"."""
+    results = show.load(STORED)
+    found = {place[1:]: each for place, each in show.compare(results).items() if place[0] == 64}
+    assert found["noisy-adam", "adam"][2] == "tie"
+    assert [pair for pair, (_, p, _) in found.items() if p < 0.05] == [("ctld-falling", "relocation")]
+    assert found["ctld-falling", "relocation"][2] == "behind"
+    db = {method: show.decibels(cell) for method, cell in results[64].items()}
+    assert all(max(db, key=lambda method: db[method][name]) == "relocation" for name in pictures.FINAL)
+    assert sum(db["ctld-falling"][name] > db["ctld-zero"][name] for name in pictures.FINAL) == 3
+    gains = {name: db["relocation"][name] - db["adam"][name] for name in pictures.FINAL}
+    assert max(gains, key=gains.__getitem__) == "hubble"
+    assert round(gains["hubble"], 2) == 0.93
+    trials = {
+        method: [np.mean(trial["db"]) for trial in cell["tuning"]["trials"]] for method, cell in results[64].items()
+    }
+    assert round(max(trials["noisy-adam"]) - max(trials["adam"]), 2) == 0.14
+    assert max(trials["ctld-zero"][6:]) < 17 < 28 < min(trials["adam"][6:8])
+    assert set(results) == {64}, "the page says that 128 has not been run"
+
+
 def test_stored_runs_are_whole():
     results = show.load(STORED)
     assert results

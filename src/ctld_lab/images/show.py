@@ -118,17 +118,18 @@ def figure(cells: Mapping[str, Mapping[str, Any]]) -> bytes:
                 _image(row[1 + place], original + error, f"{-10 * np.log10(error.square().mean().item()):.1f} dB")
                 _image(row[4 + place], 4 * error.abs().mean(dim=0, keepdim=True), "", cmap="inferno")
         for place, title in enumerate(
-            [*titles, *(f"4 × error of\n{title.split(', then')[0]}" for title in titles[1:])]
+            [*titles, *("4 × error:\n" + title.split(", then")[0].replace("\n", " ") for title in titles[1:])]
         ):
             axes[0, place].set_title(title, loc="center", fontsize=7)
         made = io.BytesIO()
-        sheet.savefig(made, format="png", dpi=150)
+        sheet.savefig(made, format="png", dpi=110)
     return made.getvalue()
 
 
 def _image(axes: Any, values: torch.Tensor, label: str, **options: Any) -> None:
     pixels = values.clamp(0, 1).T.reshape(pictures.SIDE, pictures.SIDE, -1).numpy()
-    axes.imshow(pixels, vmin=0, vmax=1, **options)
+    axes.imshow(pixels, vmin=0, vmax=1, interpolation="nearest", **options)
+    axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[], xlabel=label)
 
 
