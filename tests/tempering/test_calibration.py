@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ctld import Tempering
+from ctld import NonFiniteError, Tempering
 from ctld.tempering.control import Exploration
 
 WARM_UP = 4000
@@ -94,3 +94,36 @@ def test_more_noise_than_is_injected_is_clamped_and_counted():
     tempering.begin(0.0, 1.0)
     twin.begin(0.0, -1.0)
     assert tempering.alpha_momentum == twin.alpha_momentum
+
+
+@pytest.mark.parametrize("integrator", ["euler", "baoab"])
+@pytest.mark.parametrize("thrown", [1e3, -1e12, 1e99])
+def test_an_alpha_that_is_thrown_far_out_is_back_at_once(integrator, thrown):
+    """Reflections are not counted one by one: where a potential jumps, there would be more of them than a life is long."""
+    tempering = calibrated(wave(2.0), integrator)
+    tempering.alpha = 1.0
+    tempering.begin(thrown, 0.1)
+    for _ in range(3):
+        tempering.begin(0.0, 0.1)
+        assert abs(tempering.alpha) <= 1.5
+
+
+@pytest.mark.parametrize("move", [0.3, 2.2, 4.0, 9.7, 13.9, -16.2, 100.3, -1000.4])
+def test_reflections_in_one_go_are_those_one_by_one(move):
+    tempering = calibrated(wave(2.0))
+    tempering.alpha, tempering.alpha_momentum = 0.7, 5.0
+    tempering._drift(move)
+    alpha, momentum = 0.7 + move, 5.0
+    while abs(alpha) > 1.5:
+        alpha, momentum = math.copysign(3.0, alpha) - alpha, -momentum
+    assert tempering.alpha == pytest.approx(alpha, abs=1e-9)
+    assert tempering.alpha_momentum == momentum
+
+
+@pytest.mark.parametrize("potential", [1e200, -math.inf, math.nan])
+def test_a_potential_that_has_diverged_is_refused_and_nothing_has_changed(potential):
+    tempering = calibrated(wave(2.0))
+    before = tempering.state_dict()
+    with pytest.raises(NonFiniteError, match=r"U/T is .* lower lr"):
+        tempering.begin(potential, 0.1)
+    assert repr(tempering.state_dict()) == repr(before)

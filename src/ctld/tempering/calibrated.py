@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from ctld.checks import integer, real, warn_user
+from ctld.checks import NonFiniteError, integer, real, warn_user
 from ctld.tempering.control import Exploration, Leg, TemperatureControl
 from ctld.tempering.means import BinnedMeans
 from ctld.tempering.trips import TRIPS, Trips
@@ -40,6 +40,7 @@ DEEPEST = 0.85
 _FORGETTING = math.exp(-0.2)
 _LARGEST_KICK = 0.4  # of p by B's typical force, relative to its thermal size
 _LEAST_MASS = 400.0
+_FARTHEST = 1e100  # of U/T: no run gets there, and squares are still numbers
 _SHALLOW = 0.05  # a temperature that rises by less is no tempering
 
 
@@ -152,6 +153,11 @@ class CalibratedTempering(TemperatureControl):
     def begin(self, potential: float | None, normal: float) -> Leg:
         """Move α by one step, from U/T at the present parameters and one standard normal number."""
         assert potential is not None, "it is asked for, by needs_potential"
+        if not abs(potential) < _FARTHEST:
+            raise NonFiniteError(
+                f"U/T is {potential:g}; the step was refused and nothing has changed. Skip the batch, or lower lr, if it "
+                "happens again"
+            )
         self.steps += 1
         if self._means is None:
             self._warm_up.observe(potential)
@@ -189,6 +195,8 @@ class CalibratedTempering(TemperatureControl):
     def _drift(self, move: float) -> None:
         """α ← α + move, reflected at ±edge as often as it takes."""
         alpha = self.alpha + move
+        if abs(alpha) > 9.0 * self.edge:  # thrown far out: whole round trips, 4·edge each, change nothing
+            alpha = math.remainder(alpha, 4.0 * self.edge)
         while abs(alpha) > self.edge:
             alpha = math.copysign(2.0 * self.edge, alpha) - alpha
             self.alpha_momentum = -self.alpha_momentum

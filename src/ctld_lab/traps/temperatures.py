@@ -90,7 +90,7 @@ class Calibrated(Constant):
 
     def begin(self, phase: Array, potential: Array | None) -> tuple[Array, Array | None]:
         assert potential is not None
-        self._dead |= ~np.isfinite(potential)
+        self._dead |= ~(np.abs(potential) < 1e100)  # nor may it be infinite
         ratio, scale = np.ones(len(self._controls)), np.ones(len(self._controls))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it does not fit into so short an exploration is part of the question
