@@ -92,8 +92,16 @@ ARROWS = {
         *("ctld", "ctld.chains", "ctld.diagnostics", "ctld_lab.data", "ctld_lab.files", "ctld_lab.jobs"),
     },
     "ctld_lab.traps": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.sampling"},
+    "ctld_lab.images": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.traps"},
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
-    | {"ctld_lab.files", "ctld_lab.jobs", "ctld_lab.posterior", "ctld_lab.traps", "ctld_lab.workloads"},
+    | {
+        "ctld_lab.files",
+        "ctld_lab.images",
+        "ctld_lab.jobs",
+        "ctld_lab.posterior",
+        "ctld_lab.traps",
+        "ctld_lab.workloads",
+    },
     "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "ranks", "records")},
     "ctld_lab": {
         f"ctld_lab.{part}"

@@ -122,6 +122,14 @@ def run(
         names = [] if methods is None else methods.split(",")
         execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
         return
+    if study == "images":
+        from ctld_lab.studies import images
+
+        scale = scale or "laptop"
+        images.execute(
+            scale, directory or Path("runs") / f"images-{scale}", [] if methods is None else methods.split(",")
+        )
+        return
     if study == "posterior":
         from ctld_lab.studies import posterior
 

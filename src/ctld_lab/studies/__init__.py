@@ -30,6 +30,7 @@ _STUDIES = {
 # Studies that are no lists of runs of the one loop: `ctld run` hands them to the `execute` of their modules.
 _APART = {
     "traps": "Does exploring first keep training out of bad minima?",
+    "images": "Photographs fitted by Gaussians: does noise find better places?",
     "posterior": "Samplers beside long runs of NUTS, and on UCI's data",
 }
 

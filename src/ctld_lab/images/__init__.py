@@ -1,0 +1,1 @@
+"""A picture fitted by Gaussians: traps in a real problem."""
