@@ -3,6 +3,7 @@
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.control import Exploration, Leg, TemperatureControl, checked_control
+from ctld.tempering.falling import FallingTemperature
 from ctld.tempering.paper import Tempering
 from ctld.tempering.pieces import Bias, Scaling, Well
 from ctld.tempering.scaling import TemperatureScaling
@@ -14,6 +15,7 @@ __all__ = [
     "CalibratedTempering",
     "ConfiningWell",
     "Exploration",
+    "FallingTemperature",
     "Leg",
     "Metadynamics",
     "Scaling",
