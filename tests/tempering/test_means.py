@@ -132,3 +132,11 @@ def test_before_any_visit_it_expects_what_the_warm_up_saw():
     for place in (0.2, 0.8, 1.4):
         expected = 40.0 + 6.0 * (1 / control.scaling(place) - 1.0)
         assert means.deviation(place, 1.0 / control.scaling(place), 50.0) == pytest.approx(50.0 - expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("depth", [1e-18, 1e-150])
+def test_a_depth_that_is_nothing_has_a_mean_too(depth):
+    """1/g is 1 in every bin, to the last bit, so that there is no line to fit."""
+    control = CalibratedTempering(depth=depth)
+    means = BinnedMeans(control, Seen(mean=40.0, variance=6.0, noise=0.0, correlation_time=3.0, steps=2000))
+    assert [means.deviation(0.1 * step, 1.0, 41.0) for step in range(14)] == pytest.approx([1.0] * 14)

@@ -74,7 +74,8 @@ class BinnedMeans:
             apart = inverse - centre
             spread += count * apart * apart
             together += count * apart * (mean - middle)
-        self._gain = together / spread
+        # A depth so small that 1/g is 1 to the last bit, in every bin, tells nothing.
+        self._gain = together / spread if spread else self._seen.variance
         self._offset = middle - self._gain * centre
         for number, count, mean, inverse in visited:
             self._residuals[number] = (mean - self._offset - self._gain * inverse) * (count / (count + self._prior))
