@@ -102,7 +102,10 @@ def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: P
             half = float(stats.t.ppf(0.975, len(pairs[method]) - 1)) * deviation
             verdict = ("ahead" if mean > 0 else "behind") if corrected[method] < 0.05 else "not told apart"
             compared = [f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})", verdict]
-        rows.append([TITLES[method], f"{likelihood:.3f} ± {error:.3f}", *compared, f"{rmse:.3f} ± {rmse_error:.3f}"])
+        shown = [f"{likelihood:.3f} ± {error:.3f}", *compared, f"{rmse:.3f} ± {rmse_error:.3f}"]
+        if without := [row["draws"] for row in found[method]["final"]].count(0):
+            shown = [f"none: no cold draw in {without} of {len(found[method]['final'])} splits", "", "", ""]
+        rows.append([TITLES[method], *shown])
     with published.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if row["data"] == name:
