@@ -152,7 +152,9 @@ def test_the_findings_are_those_of_the_tables():
     assert round(100 * easy["difference"].min()) == -74
     relu = restarts.loc["relu16"]
     assert [*relu[relu["verdict"] == "ahead"].index] == ["cycles-new-constant"]
-    solved = {problem: {name: round(100 * cell.success) for name, cell in cells.items()} for problem, cells in results.items()}
+    solved = {
+        problem: {name: round(100 * cell.success) for name, cell in cells.items()} for problem, cells in results.items()
+    }
     assert [solved["relu16"][name] for name in ("sgd", "restarts", "cycles-new-constant")] == [14, 83, 94]
     assert [solved["convolution"][name] for name in ("sgd", "constant")] == [47, 74]
     batch, exact = solved["rbf16-batch"], solved["rbf16"]
