@@ -82,6 +82,17 @@ def test_what_is_done_is_not_done_again(ctld):
     assert read_json(Path("study/study.json"))["seeds"] == [0, 1, 2]
 
 
+def test_what_a_run_left_that_was_killed_when_it_was_done_is_removed(ctld):
+    ctld(f"{RUN} --no-report")
+    run = Path("study/runs/good-1")
+    written = (run / "result.json").read_bytes()
+    (run / "checkpoint.safetensors").write_bytes(b"of a moment before")
+    assert ctld(f"{RUN} --no-report")[0] == 0
+    assert not (run / "checkpoint.safetensors").exists()
+    assert (run / "result.json").read_bytes() == written
+    assert set(attempts().values()) == {1}
+
+
 def test_failures_are_listed_and_tried_again(ctld):
     code, out = ctld(f"{RUN} --no-report --methods failing,good --seeds 1")
     assert code == 1

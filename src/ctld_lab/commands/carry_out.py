@@ -138,7 +138,7 @@ def follow_plan(
             machinery.check_kind(str(run.config.get("kind")))
             place.run(run.name).prepare(run.config)
             paths.append(place.run(run.name).path)
-        finished = [path for path in paths if path not in states and RunDirectory(path).result() is not None]
+        finished = [path for path in paths if path not in states and _is_over(path)]
         before.update(finished)
         states |= dict.fromkeys(finished, "done")
         waiting = [path for path in paths if states.get(path) != "done"]
@@ -149,6 +149,11 @@ def follow_plan(
         if any(states[path] in ("interrupted", "waiting") for path in paths):
             break  # what comes next in the plan builds on these
     return states, before
+
+
+def _is_over(path: Path) -> bool:
+    """Whether nothing is left to do: a run that was killed when its result was written has its checkpoint to be removed."""
+    return RunDirectory(path).result() is not None and not any(path.glob("checkpoint*.safetensors"))
 
 
 def conclude(
