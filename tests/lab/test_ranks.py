@@ -288,7 +288,7 @@ def test_an_error_on_one_rank_is_the_one_that_is_told(tmp_path, capfd):
         small=sda("sgd", batch_size=1),
         good=lstm("sgd"),
     )
-    assert execute([broken, small, good], 2, forked) == ["failed", "failed", "done"]
+    assert execute([broken, small, good], 2) == ["failed", "failed", "done"]
     assert RunDirectory(broken).failure()["error"] == "ArithmeticError: as it was asked to (rank 1 of 2)"
     assert "in worse" in RunDirectory(broken).failure()["traceback"]
     assert "cannot be shared by 2 ranks; give --ranks 1 or fewer" in RunDirectory(small).failure()["error"]
