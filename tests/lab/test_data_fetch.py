@@ -292,6 +292,13 @@ class TestUCI:
         assert len(rows) == 20
         uci.fetch("energy", tmp_path)  # what is there and right stays
         assert len(served.asked) == 43
+        uci.fetch("energy", tmp_path, force=True)
+        assert len(served.asked) == 86
+
+    def test_a_place_that_cannot_be_written_is_named(self, served, tmp_path):
+        (tmp_path / "uci").write_text("in the way")
+        with pytest.raises(DataError, match=r"uci/energy: cannot be written .* --data-dir"):
+            uci.fetch("energy", tmp_path)
 
     def test_a_damaged_one_is_replaced(self, served, tmp_path):
         (uci.fetch("energy", tmp_path) / "data.txt").write_text("1 2 3\n")

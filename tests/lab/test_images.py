@@ -10,10 +10,10 @@ import torch
 from ctld import CTLD
 from ctld.tempering.falling import FallingTemperature
 from ctld_lab.cli import main
-from ctld_lab.files import read_json
+from ctld_lab.files import read_json, read_of
 from ctld_lab.images import gaussians, pictures, show
 from ctld_lab.images.methods import COLD, FINE_LR, LEVELS, LRS, METHODS, MOMENTUM, Setting, fit, relocate, setting
-from ctld_lab.images.study import read_cell
+from ctld_lab.images.study import about
 from ctld_lab.studies.images import COUNTS, SIZES, execute
 from ctld_lab.traps.study import cell_path
 from ctld_lab.traps.tables import document
@@ -213,7 +213,7 @@ def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     assert [after[stage] for stage in ("tuning", "final")] == [before[stage] for stage in ("tuning", "final")]
     assert (tmp_path / "pictures.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="give another directory, or remove it"):
-        read_cell(path, 9, "adam", SIZES["smoke"])
+        read_of(path, about(9, "adam", SIZES["smoke"]))
 
 
 def test_what_is_not_known_is_refused(tmp_path):
@@ -278,7 +278,7 @@ def test_stored_runs_are_whole():
     for count, cells in results.items():
         assert count in COUNTS["laptop"]
         for method, cell in cells.items():
-            assert read_cell(cell_path(STORED, f"k{count}", method), count, method, SIZES["laptop"]) == cell
+            assert cell | about(count, method, SIZES["laptop"]) == cell
             assert len(cell["tuning"]["trials"]) == 9
             assert {len(values) for values in cell["final"]["db"].values()} == {SIZES["laptop"].seeds}
             assert cell["environment"]["dirty"] is False

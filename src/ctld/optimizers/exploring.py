@@ -227,9 +227,10 @@ class Explorer(Phased):
         if in_engine is not None:
             finite(in_engine.hamiltonian)
             return self.tempering.take_back()
+        hamiltonian = finite(energies.hamiltonian)
         if self.compensation.active:
             self.compensation.count(energies.clamped, energies.dimensions)
-        return self.tempering.end(finite(energies.hamiltonian), epsilon_alpha, self._hamiltonian_variance(loss))
+        return self.tempering.end(hamiltonian, epsilon_alpha, self._hamiltonian_variance(loss))
 
     def _hamiltonian_variance(self, loss: float) -> float:
         """Returns the minibatch variance of H/T, where noise is compensated for it."""

@@ -69,9 +69,7 @@ def run(
         check = False
     for number in active.counting:
         _count(active, active.groups[number], plans[number])
-    resting = _NOBODY
-    if active.resting:
-        resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
+    resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
     if table.units:
         for number, sums in resting.items() if alpha is not None else ():
             table.set_sums(number, sums)
@@ -82,17 +80,14 @@ def run(
         if library.run(table.address) == _UNFIT:
             return None
         increment_version(active.moved if not resting else _moving(active, resting))  # as torch's own writes do
-    if native_only and not resting:
-        made = [table.reading(number, plan) for number, plan in enumerate(plans)]
-    else:
-        made = []
-        for number, plan in enumerate(plans):
-            if number in resting:
-                made.append(resting[number])
-            elif native_only:
-                made.append(table.reading(number, plan))
-            else:
-                made.append(_mixed(active, number, plan, noise, refused))
+    made: list[Sums] = []
+    for number, plan in enumerate(plans):
+        if number in resting:
+            made.append(resting[number])
+        elif native_only:
+            made.append(table.reading(number, plan))
+        else:
+            made.append(_mixed(active, number, plan, noise, refused))
     for number in active.counting:
         _counted(active.groups[number], plans[number])
     return made
@@ -135,7 +130,6 @@ def _square_norm(group: ActiveGroup) -> float:
 
 
 _NOWHERE = (None, 0, 0)
-_NOBODY: dict[int, Any] = {}
 
 
 def _prepare(active: Active, number: int, plan: AnyPlan) -> None:

@@ -59,7 +59,7 @@ def fetch(
         if of_uci:
             from ctld_lab.data import uci  # which takes numpy along
 
-            paths = [uci.fetch(name.removeprefix("uci/"), data_dir, tell)]
+            paths = [uci.fetch(name.removeprefix("uci/"), data_dir, tell, force=force)]
         else:
             paths = data.fetch(name, data_dir, tell, force=force)
     for path in paths:

@@ -63,13 +63,27 @@ def load(name: str, data_dir: Path | None = None, splits: int = SPLITS) -> tuple
     return table[:, columns], table[:, [int(target)]], rows  # type: ignore[return-value]
 
 
-def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = None) -> Path:
-    """Downloads a data set and its splits; returns their folder, which appears when all of it is there and right."""
+def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = None, *, force: bool = False) -> Path:
+    """Downloads a data set and its splits; returns their folder, which appears when all of it is there and right.
+
+    What is there and right stays, unless `force`; what is damaged is replaced.
+    """
     if not DATA.get(name):
         raise DataError(f"{name!r} is no data set of UCI's; give one of {', '.join(key for key in DATA if DATA[key])}")
     folder = destination(data_dir) / "uci" / name
-    if folder.is_dir() and _digest(folder) == DATA[name]:
+    if folder.is_dir() and _digest(folder) == DATA[name] and not force:
         return folder
+    try:
+        _download(name, folder, progress)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror or error}); free or unlock the place, or choose another folder with "
+            "--data-dir"
+        ) from error
+    return folder
+
+
+def _download(name: str, folder: Path, progress: Progress | None) -> None:
     from http.client import HTTPException
 
     with workspace(folder.parent) as place:
@@ -90,9 +104,8 @@ def fetch(name: str, data_dir: Path | None = None, progress: Progress | None = N
                 f"{HOME}/{name}/data sent files of SHA-256 {digest}, expected {DATA[name]}; try again later"
             )
         if folder.exists():
-            os.replace(folder, place / "damaged")
+            os.replace(folder, place / "replaced")
         os.replace(new, folder)
-    return folder
 
 
 def _folder(name: str, data_dir: Path | None) -> Path | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ctld_lab.files import MissingRecord, plain, read_json, write_bytes
+from ctld_lab.files import plain, read_of, write_bytes
 from ctld_lab.images import gaussians, pictures
 from ctld_lab.images.methods import LEVELS, LRS, METHODS, fit, setting
 from ctld_lab.traps.study import cell_path, generator, seed_of
@@ -29,8 +29,9 @@ class Size:
 def carry_out(directory: Path, count: int, method: str, size: Size, environment: dict[str, Any]) -> None:
     """Does what has not been done yet; what was done with another size is refused."""
     path = cell_path(directory, f"k{count}", method)
+    known = about(count, method, size)
     for stage, compute in (("tuning", _tune), ("final", _final)):
-        cell = read_cell(path, count, method, size)
+        cell = read_of(path, known)
         if stage not in cell:
             cell |= {stage: compute(count, method, size, cell), "environment": environment}
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,16 +39,10 @@ def carry_out(directory: Path, count: int, method: str, size: Size, environment:
             print(f"k{count} {method}: {stage} is done, at {cell['tuning']['chosen']['setting']}", flush=True)
 
 
-def read_cell(path: Path, count: int, method: str, size: Size) -> dict[str, Any]:
-    """Returns what is known of this number of Gaussians and method, a bare beginning if nothing is."""
-    bare: dict[str, Any] = json.loads(json.dumps({"count": count, "method": method, "size": asdict(size)}))
-    try:
-        cell = read_json(path)
-    except MissingRecord:
-        return bare
-    if any(cell.get(name) != value for name, value in bare.items()):
-        raise ValueError(f"{path} is not of {bare}; give another directory, or remove it")
-    return cell
+def about(count: int, method: str, size: Size) -> dict[str, Any]:
+    """Returns what a file says first of all, as it has it."""
+    said: dict[str, Any] = json.loads(json.dumps({"count": count, "method": method, "size": asdict(size)}))
+    return said
 
 
 def _tune(count: int, method: str, size: Size, cell: dict[str, Any]) -> dict[str, Any]:
