@@ -104,6 +104,10 @@ def run(
             "as the scale says",
         ),
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        option("DIR", "A published report (results/laptop) whose trials are taken over, so that none is run.", False),
+    ] = None,
     data: Annotated[str | None, option("NAME", 'Another data set of the same kind; "ctld data list".', False)] = None,
     text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
@@ -143,7 +147,7 @@ def run(
 
     scale = scale or default_scale(study)
     code = run_study(
-        Order(study, scale, methods, seeds, trials, data, text, data_dir),
+        Order(study, scale, methods, seeds, trials, tuned, data, text, data_dir),
         directory or Path("runs") / f"{Path(study).stem}-{scale}",
         Machinery(engine, workers, threads, ray_address, ranks),
         Console(),

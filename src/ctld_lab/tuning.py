@@ -5,11 +5,14 @@ so they can run side by side, and the plan of an interrupted search is the plan 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from scipy.stats import qmc
 
-from ctld_lab.records import RunDirectory, StudyDirectory, number, write_json
+from ctld_lab.records import RecordError, StudyDirectory, number, write_json
+from ctld_lab.report.wording import show_settings
 from ctld_lab.streams import stream_seed
 
 Space = Mapping[str, tuple[float, float]]
@@ -39,40 +42,107 @@ def options(parameters: Mapping[str, float]) -> dict[str, float]:
     return given
 
 
-def choose(
-    directory: StudyDirectory,
-    method: str,
-    space: Space,
-    tried: Sequence[tuple[RunDirectory, dict[str, float]]],
-    *,
-    metric: str,
-) -> dict[str, float] | None:
-    """The trial with the lowest validation metric; None if all diverged. Stored as tuning/METHOD.json."""
-    trials = []
-    for run, parameters in tried:
-        result = run.result() or {"diverged": True}
-        value = number(result.get("valid", {}).get(metric)) if not result.get("diverged") else math.nan
-        trials.append(
-            {
-                "run": run.name,
-                "parameters": parameters,
-                "value": value,
-                "diverged": bool(result.get("diverged")),
-                "seconds": sum(result.get("seconds", {}).values()),
+class Searches:
+    """One search for each name, all of as many trials, all judged by the same metric.
+
+    With trials `stored` by a study that was published, none is run again: they must be the points that would be.
+    """
+
+    def __init__(
+        self,
+        directory: StudyDirectory,
+        spaces: Mapping[str, Space],
+        trials: int,
+        *,
+        metric: str,
+        stored: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    ) -> None:
+        self._directory, self._spaces, self._metric, self._stored = directory, spaces, metric, stored
+        self._proposals = {name: propose(space, trials) for name, space in spaces.items()}
+        for name, proposed in self._proposals.items() if stored is not None else ():
+            if [show_settings(x) for x in proposed] != [
+                str(line["parameters"]) for line in (stored or {}).get(name, ())
+            ]:
+                raise RecordError(
+                    f"--tuned: the stored trials of {name} are not the {trials} that this version would run; leave --tuned "
+                    "out, and they are run"
+                )
+
+    def trials(self) -> Iterator[tuple[str, str, int, dict[str, float]]]:
+        """What is to be run: search, name of the run, place and options. Trial by trial, method by method: an interrupted
+        search has tried the same number of each."""
+        if self._stored is None:
+            for place in range(max(map(len, self._proposals.values()), default=0)):
+                for name, proposed in self._proposals.items():
+                    yield name, _run(name, place), place, proposed[place]
+
+    def chosen(self) -> dict[str, dict[str, float]]:
+        """The trial of each search with the lowest validation metric, if any did not diverge. All are kept as tuning/NAME.json.
+
+        Where a trial failed its search waits for it to be mended; the others go on.
+        """
+        best: dict[str, dict[str, float]] = {}
+        for name, proposed in self._proposals.items():
+            tried = [self._outcome(name, place, parameters) for place, parameters in enumerate(proposed)]
+            finished = [trial for trial in tried if trial is not None]
+            if finished and len(finished) == len(proposed):
+                chosen = self._choose(name, finished)
+                best |= {name: chosen} if chosen is not None else {}
+        return best
+
+    def _outcome(self, name: str, place: int, parameters: dict[str, float]) -> dict[str, Any] | None:
+        told: dict[str, Any] = {"run": _run(name, place), "parameters": parameters}
+        if self._stored is not None:
+            line = self._stored[name][place]
+            return told | {
+                "value": float(line["value"]),
+                "diverged": line["state"] == "diverged",
+                "seconds": float(line["seconds"]),
             }
+        result = self._directory.run(told["run"]).result()
+        if result is None:
+            return None
+        diverged = bool(result.get("diverged"))
+        value = math.nan if diverged else number(result.get("valid", {}).get(self._metric))
+        return told | {"value": value, "diverged": diverged, "seconds": sum(result.get("seconds", {}).values())}
+
+    def _choose(self, name: str, tried: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+        finite = [trial for trial in tried if math.isfinite(trial["value"])]
+        best = min(finite, key=lambda trial: float(trial["value"]), default=None)
+        chosen: dict[str, float] | None = best["parameters"] if best else None
+        path = self._directory.path / "tuning"
+        path.mkdir(exist_ok=True)
+        record = {
+            "method": name,
+            "space": {option: list(limits) for option, limits in self._spaces[name].items()},
+            "search": SEARCH + (", as stored by an earlier run of the study" if self._stored is not None else ""),
+            "criterion": f"validation {self._metric} at the end, data that no test touches",
+            "trials": tried,
+            "chosen": chosen,
+            "value": best["value"] if best else math.nan,
+        }
+        write_json(path / f"{name}.json", record)
+        return chosen
+
+
+def _run(name: str, place: int) -> str:
+    return f"tune-{name}-{place:02d}"
+
+
+def stored_trials(report: Path, study: str, scale: str, data: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """By search, what a published report holds of a study of the same size on the same data."""
+    from ctld_lab.report.reading import read_study
+
+    record = read_study(report / study)
+    if record.problem is not None:
+        raise RecordError(f"--tuned {report}: {record.problem}")
+    there = record.description.get("scale"), record.description.get("data", {}).get("sha256")
+    if "trials" not in record.tables or there != (scale, data.get("sha256")):
+        raise RecordError(
+            f"--tuned {report} holds no trials of the study {study} at the scale {scale} on these data; give a report that was "
+            "published with them, or leave --tuned out"
         )
-    finite = [trial for trial in trials if math.isfinite(trial["value"])]
-    best = min(finite, key=lambda trial: float(trial["value"]), default=None)
-    path = directory.path / "tuning"
-    path.mkdir(exist_ok=True)
-    record = {
-        "method": method,
-        "space": {name: list(limits) for name, limits in space.items()},
-        "search": SEARCH,
-        "criterion": f"validation {metric} at the end, data that no test touches",
-        "trials": trials,
-        "chosen": best["parameters"] if best else None,
-        "value": best["value"] if best else math.nan,
-    }
-    write_json(path / f"{method}.json", record)
-    return best["parameters"] if best else None
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in record.tables["trials"].to_dict("records"):
+        found.setdefault(str(line["method"]), []).append({str(key): value for key, value in line.items()})
+    return found

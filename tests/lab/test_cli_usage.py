@@ -216,6 +216,20 @@ def test_trials_that_cannot_be(study, trials, words):
         build(Order(study, "smoke", trials=trials), import_module(f"ctld_lab.studies.{study}").STUDY)
 
 
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        (Order("sensitivity", "smoke", tuned=Path("results")), "tunes nothing; leave --tuned out"),
+        (Order("sda", "smoke", trials=2, tuned=Path("results")), "give one of the two"),
+    ],
+)
+def test_stored_trials_that_nobody_asks_for(order, words):
+    from importlib import import_module
+
+    with pytest.raises(Refusal, match=words):
+        build(order, import_module(f"ctld_lab.studies.{order.study}").STUDY)
+
+
 def test_trials_replace_those_of_the_scale():
     from ctld_lab.studies.sda import STUDY
 
@@ -228,6 +242,7 @@ def test_trials_replace_those_of_the_scale():
         Order("sda", "smoke"),
         Order("sda", "paper", seeds="1", trials=0),
         Order("charrnn", "paper", methods="sgd,ctld", seeds="4,", data="enwik8"),
+        Order("sda", "laptop", tuned=Path("/a report")),
         Order("charrnn", "laptop", text=Path("/a place/with 'quotes'.txt"), data_dir=Path("/data")),
     ],
 )

@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 
 from ctld_lab import tuning
-from ctld_lab.records import StudyDirectory, read_json
+from ctld_lab.records import RecordError, StudyDirectory, read_json
 
+LAPTOP = Path(__file__).parents[2] / "results" / "laptop"
 SPACE = {"lr": (0.01, 1.0), "friction": (0.05, 1.0)}
 
 
@@ -52,19 +54,20 @@ def test_friction_is_one_minus_momentum():
     assert tuning.options({"lr": 0.1}) == {"lr": 0.1}
 
 
-def tried(tmp_path, results):
+def searched(tmp_path, results, stored=None):
+    """The searches of one method in as many trials as there are results; what each trial left is written."""
     study = StudyDirectory(tmp_path)
-    runs = []
-    for index, result in enumerate(results):
-        run = study.run(f"tune-sgd-{index:02d}")
+    searches = tuning.Searches(study, {"sgd": SPACE}, len(results), metric="mse", stored=stored)
+    for (_, name, index, _), result in zip(searches.trials(), results, strict=stored is None):
+        run = study.run(name)
         run.prepare({"seed": index})
-        run.write("result.json", {"seconds": {"train": 1.5, "log": 0.5}} | result)
-        runs.append((run, {"lr": 10.0**-index}))
-    return study, runs
+        if result is not None:
+            run.write("result.json", {"seconds": {"train": 1.5, "log": 0.5}} | result)
+    return searches
 
 
 def test_the_lowest_validation_value_is_chosen_and_everything_is_kept(tmp_path):
-    study, runs = tried(
+    searches = searched(
         tmp_path,
         [
             {"valid": {"mse": 0.3}, "test": {"mse": 0.0}},
@@ -73,7 +76,7 @@ def test_the_lowest_validation_value_is_chosen_and_everything_is_kept(tmp_path):
             {"valid": {"mse": math.nan}},
         ],
     )
-    assert tuning.choose(study, "sgd", SPACE, runs, metric="mse") == {"lr": 0.1}
+    assert searches.chosen() == {"sgd": tuning.propose(SPACE, 2)[1]}
     record = read_json(tmp_path / "tuning" / "sgd.json")
     assert record["value"] == 0.2
     assert [trial["value"] for trial in record["trials"]] == [0.3, 0.2, "nan", "nan"]
@@ -82,8 +85,60 @@ def test_the_lowest_validation_value_is_chosen_and_everything_is_kept(tmp_path):
 
 
 def test_nothing_is_chosen_where_all_diverged(tmp_path):
-    study, runs = tried(tmp_path, [{"diverged": True}, {"diverged": True}])
-    assert tuning.choose(study, "sgd", SPACE, runs, metric="mse") is None
+    assert searched(tmp_path, [{"diverged": True}, {"diverged": True}]).chosen() == {}
+    assert read_json(tmp_path / "tuning" / "sgd.json")["chosen"] is None
+
+
+def test_a_search_waits_for_a_trial_that_failed(tmp_path):
+    assert searched(tmp_path, [{"valid": {"mse": 0.3}}, None]).chosen() == {}
+    assert not (tmp_path / "tuning").exists()
+
+
+def lines(trials, values, states=("", "", "")):
+    texts = [f"lr {x['lr']:.3g}, friction {x['friction']:.3g}" for x in trials]
+    rows = zip(texts, values, states, strict=True)
+    return [{"parameters": text, "value": value, "state": state, "seconds": 4.0} for text, value, state in rows]
+
+
+def test_stored_trials_stand_for_new_ones(tmp_path):
+    """What they chose is chosen, nothing is run, and the record says where it is from."""
+    proposed = tuning.propose(SPACE, 3)
+    stored = {"sgd": lines(proposed, [0.3, math.nan, 0.1], ["", "diverged", "chosen"])}
+    searches = searched(tmp_path, [{}, {}, {}], stored)
+    assert list(searches.trials()) == []
+    assert searches.chosen() == {"sgd": proposed[2]}
+    record = read_json(tmp_path / "tuning" / "sgd.json")
+    assert [trial["value"] for trial in record["trials"]] == [0.3, "nan", 0.1]
+    assert [trial["diverged"] for trial in record["trials"]] == [False, True, False]
+    assert record["search"].endswith("as stored by an earlier run of the study")
+
+
+@pytest.mark.parametrize("change", ["another point", "one too few", "another method"])
+def test_stored_trials_that_would_not_be_run_today_are_refused(tmp_path, change):
+    stored = {"sgd": lines(tuning.propose(SPACE, 3), [0.3, 0.2, 0.1])}
+    if change == "another point":
+        stored["sgd"][1]["parameters"] = "lr 0.5, friction 0.5"
+    elif change == "one too few":
+        stored["sgd"].pop()
+    else:
+        stored = {"adam": stored["sgd"]}
+    with pytest.raises(RecordError, match="the stored trials of sgd are not the 3 that this version would run"):
+        searched(tmp_path, [{}, {}, {}], stored)
+
+
+def test_the_published_trials_can_be_taken_over():
+    """Of all three studies that tune; at another scale, or of another report, they are refused."""
+    for name, searches in (("sda", 6), ("charrnn", 6), ("ensemble", 36)):
+        data = read_json(LAPTOP / name / "study.json")["data"]
+        stored = tuning.stored_trials(LAPTOP, name, "laptop", data)
+        assert len(stored) == searches
+        assert {len(trials) for trials in stored.values()} == {8}
+    with pytest.raises(RecordError, match="holds no trials of the study sda at the scale paper on these data"):
+        tuning.stored_trials(LAPTOP, "sda", "paper", read_json(LAPTOP / "sda" / "study.json")["data"])
+    with pytest.raises(RecordError, match="holds no trials of the study sda"):
+        tuning.stored_trials(LAPTOP, "sda", "laptop", {"sha256": "another"})
+    with pytest.raises(RecordError, match=r"--tuned .*study\.json"):
+        tuning.stored_trials(LAPTOP.parent, "sda", "laptop", {})
 
 
 @pytest.mark.parametrize("trials", [1, 2])

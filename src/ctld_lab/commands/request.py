@@ -11,7 +11,9 @@ from ctld_lab.commands.options import unknown
 from ctld_lab.studies.study import Request, Study
 
 MOST_SEEDS = 1000
-_OPTIONS = {f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "trials", "data", "text", "data_dir")}
+_OPTIONS = {
+    f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "trials", "tuned", "data", "text", "data_dir")
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Order:
     methods: str | None = None
     seeds: str | None = None
     trials: int | None = None
+    tuned: Path | None = None
     data: str | None = None
     text: Path | None = None
     data_dir: Path | None = None
@@ -45,7 +48,7 @@ class Order:
         if start != "run" or not options.keys() <= {"--scale", *_OPTIONS}:
             raise ValueError(command)
         values: dict[str, Any] = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
-        values |= {key: Path(values[key]) for key in ("text", "data_dir") if key in values}
+        values |= {key: Path(values[key]) for key in ("tuned", "text", "data_dir") if key in values}
         values |= {"trials": int(values["trials"])} if "trials" in values else {}
         return cls(study, options["--scale"], **values)
 
@@ -91,7 +94,9 @@ def build(order: Order, study: Study) -> Request:
     use_data_dir(order.data_dir)
     for name in study.also_reads(settings):
         _see(name)
-    request = Request(order.scale, methods, seeds, find_data(order, study, settings.get("data")), settings)
+    found = find_data(order, study, settings.get("data"))
+    stored = _stored_trials(order.tuned, order, study, found, settings) if order.tuned is not None else None
+    request = Request(order.scale, methods, seeds, found, settings, stored)
     reason = study.refuses(request)
     if reason:
         raise Refusal(reason)
@@ -108,6 +113,16 @@ def _trials(count: int, study: Study, settings: dict[str, Any]) -> int:
             f"--trials 0: for the study {study.name} the paper has no settings that could be run untuned; give 1 or more"
         )
     return count
+
+
+def _stored_trials(report: Path, order: Order, study: Study, data: dict[str, Any], settings: dict[str, Any]) -> Any:
+    from ctld_lab.tuning import stored_trials
+
+    if "trials" not in settings:
+        raise Refusal(f"the study {study.name} tunes nothing; leave --tuned out")
+    if order.trials is not None:
+        raise Refusal(f"--tuned takes the trials of a report, --trials {order.trials} runs others; give one of the two")
+    return stored_trials(report, study.name, order.scale, data)
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -12,7 +12,7 @@ import pandas as pd
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose, Table, cells
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting
+from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting, show_settings
 
 TUNING, TRIALS = TABLES["tuning"], TABLES["trials"]
 CLOCKS = {"train": "training", "evaluate": "evaluating", "log": "recording"}
@@ -126,19 +126,15 @@ def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
         )
         training = sum(train.get(trial.get("run", ""), math.nan) for trial in trials)
         seconds = sum(trial.get("seconds", 0.0) for trial in trials)
-        told = _parameters(chosen) if chosen is not None else "none: all diverged or failed"
+        told = show_settings(chosen) if chosen is not None else "none: all diverged or failed"
         searches.append([method, len(trials), bad, searched, told, record.get("value", math.nan), training, seconds])
         for trial in trials:
             parameters = trial.get("parameters", {})
             flags = {"failed": trial.get("failed"), "diverged": trial.get("diverged"), "chosen": parameters == chosen}
             state = next((name for name, flag in flags.items() if flag), "")
             numbers = trial.get("value", math.nan), state, trial.get("seconds", math.nan)
-            lines.append([method, _parameters(parameters), *numbers])
+            lines.append([method, show_settings(parameters), *numbers])
     return pd.DataFrame(searches, columns=TUNING), pd.DataFrame(lines, columns=TRIALS)
-
-
-def _parameters(parameters: dict[str, float]) -> str:
-    return ", ".join(f"{name} {show_setting(value)}" for name, value in parameters.items())
 
 
 def _words(study: StudyRecord, tuning: pd.DataFrame) -> str:

@@ -1,7 +1,7 @@
 """Numbers and lists as text: as many digits as the interval warrants."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ctld_lab.report.statistics import Estimate
 
@@ -55,6 +55,11 @@ def show_setting(value: float) -> str:
     """0.1, 20, 4e−11: what somebody chose, without digits that he did not give."""
     text = f"{value:.3g}".replace("e-0", "e-").replace("e+0", "e+")
     return text.replace("-", MINUS)
+
+
+def show_settings(settings: Mapping[str, float]) -> str:
+    """lr 0.1, friction 0.05."""
+    return ", ".join(f"{name} {show_setting(value)}" for name, value in settings.items())
 
 
 def show_seconds(seconds: float) -> str:

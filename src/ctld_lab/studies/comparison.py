@@ -59,12 +59,10 @@ def compare(
 
     trials, methods, seeds = request.settings["trials"], request.methods, request.seeds
     searched = {method: spaces[method if method in spaces else AS[method]] for method in methods}
-    proposals = {method: tuning.propose(space, trials) for method, space in searched.items()}
-    # Trial by trial, method by method: an interrupted search has tried the same number of each.
+    searches = tuning.Searches(directory, searched, trials, metric=metric, stored=request.stored_trials)
     first = [
-        run(f"tune-{x}-{place:02d}", x, "trial", TUNING_SEED, optimizer=options(x, proposals[x][place]), trial=place)
-        for place in range(trials)
-        for x in methods
+        run(name, x, "trial", TUNING_SEED, optimizer=options(x, tried), trial=place)
+        for x, name, place, tried in searches.trials()
     ]
     first += [
         run(f"{x}-paper-seed{seed}", x, "paper", seed, **paper[x]) for seed in seeds for x in methods if x in paper
@@ -76,17 +74,9 @@ def compare(
         if x in (transferred or {})
     ]
     yield first
-    if not trials:
-        return
-    chosen = {}
-    for method in methods:
-        tried = [(directory.run(f"tune-{method}-{place:02d}"), proposals[method][place]) for place in range(trials)]
-        # Where a trial failed its method waits for it to be mended; the others go on.
-        if all(place.result() is not None for place, _ in tried):
-            chosen[method] = tuning.choose(directory, method, searched[method], tried, metric=metric)
+    chosen = searches.chosen()
     yield [
         run(f"{x}-tuned-seed{seed}", x, "tuned", seed, optimizer=options(x, best))
         for seed in seeds
         for x, best in chosen.items()
-        if best is not None
     ]

@@ -22,31 +22,20 @@ CURVE_REFERENCES = ("cycles_cold", "sgd")  # have no T
 def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
     """Trials of all workloads; then what they chose; last the curve, whose settings are fixed."""
     settings = request.settings
-    trials = settings["trials"]
-    spaces = {
-        (workload, method): _space(method, settings["workloads"][workload])
-        for workload in settings["workloads"]
-        for method in request.methods
+    of = {
+        f"{workload}-{method}": (workload, method) for workload in settings["workloads"] for method in request.methods
     }
-    proposals = {key: tuning.propose(space, trials) for key, space in spaces.items()}
-    # Trial by trial: an interrupted search has tried the same number of each.
+    spaces = {name: _space(method, settings["workloads"][workload]) for name, (workload, method) in of.items()}
+    searches = tuning.Searches(directory, spaces, settings["trials"], metric="nll", stored=request.stored_trials)
     yield [
-        _run(request, *key, f"tune-{'-'.join(key)}-{index:02d}", TUNING_SEED, "trial", proposed[index], role="tuning")
-        for index in range(trials)
-        for key, proposed in proposals.items()
+        _run(request, *of[name], run, TUNING_SEED, "trial", tried, role="tuning")
+        for name, run, _, tried in searches.trials()
     ]
-    chosen = {}
-    for (workload, method), proposed in proposals.items():
-        tried = [(directory.run(f"tune-{workload}-{method}-{index:02d}"), proposed[index]) for index in range(trials)]
-        # Where a trial failed its method waits for it to be mended; the others go on.
-        if all(place.result() is not None for place, _ in tried):
-            best = tuning.choose(directory, f"{workload}-{method}", spaces[workload, method], tried, metric="nll")
-            if best is not None:
-                chosen[workload, method] = best
+    chosen = searches.chosen()
     yield [
-        _run(request, workload, method, f"{workload}-{method}-seed{seed}", seed, workload, best, keep_parameters=True)
+        _run(request, *of[name], f"{name}-seed{seed}", seed, of[name][0], best, keep_parameters=True)
         for seed in request.seeds
-        for (workload, method), best in chosen.items()
+        for name, best in chosen.items()
     ]
     yield list(_curve(request))
 
