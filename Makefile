@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUILD := pyproject.toml constraints.txt hatch_build.py src/ctld/stepping/kernels.c src/ctld/stepping/layout.h
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test long lint types quick crosscheck posterior integrations distributed torture fuzz mutation bench docs wheel clean
+.PHONY: demo test long lint types quick crosscheck posterior peers integrations distributed torture fuzz mutation bench docs wheel clean
 
 demo: .venv/demo.stamp
 	$(BIN)/ctld demo
@@ -38,6 +38,10 @@ crosscheck: .venv/crosscheck.stamp
 # more, half an hour.
 posterior: .venv/posterior.stamp
 	$(BIN)/python -m ctld_lab.posterior.reference runs/posterior-reference
+
+# Other people's methods, for `ctld run peers`, and the tests of that study with them.
+peers: .venv/peers.stamp
+	$(BIN)/python -m pytest -n auto tests/lab/test_peers.py
 
 # Against the frameworks that people train with, and torch's own expectations of an optimizer: 0.7 GB more.
 integrations: .venv/integrations.stamp
@@ -101,6 +105,12 @@ wheel: .venv/wheel.stamp
 
 .venv/posterior.stamp: .venv/test.stamp
 	$(INSTALL) -e '.[dev,posterior]'
+	@touch $@
+
+# laplace-torch names torchvision, which it does not import, and whose wheel must fit torch's: hence what it does import.
+.venv/peers.stamp: .venv/test.stamp
+	$(INSTALL) ivon-opt pytorch-optimizer backpack-for-pytorch curvlinops-for-pytorch opt-einsum
+	$(INSTALL) --no-deps laplace-torch asdfghjkl
 	@touch $@
 
 .venv/integrations.stamp: .venv/test.stamp

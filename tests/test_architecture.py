@@ -69,7 +69,7 @@ ARROWS = {
     "ctld_lab.heat": {"ctld"},
     "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
     "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
-    "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams"},
+    "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams", "ctld_lab.report"},
     "ctld_lab.train": {"ctld", "ctld.ensembles", "ctld_lab.workloads", "ctld_lab.checkpoints"}
     | {f"ctld_lab.{part}" for part in ("heat", "methods")}
     | LOOP,
@@ -93,11 +93,21 @@ ARROWS = {
     },
     "ctld_lab.traps": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.sampling"},
     "ctld_lab.images": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.traps"},
+    "ctld_lab.peers": {
+        "ctld",
+        "ctld.ensembles",
+        "ctld_lab.data",
+        "ctld_lab.files",
+        "ctld_lab.images",
+        "ctld_lab.report",
+    }
+    | {"ctld_lab.streams", "ctld_lab.traps", "ctld_lab.tuning"},
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {
         "ctld_lab.files",
         "ctld_lab.images",
         "ctld_lab.jobs",
+        "ctld_lab.peers",
         "ctld_lab.posterior",
         "ctld_lab.traps",
         "ctld_lab.workloads",
@@ -120,6 +130,7 @@ ARROWS = {
                 "studies",
             ),
             "tensorboard",
+            "tuning",
         )
     },
 }

@@ -134,13 +134,20 @@ def run(
             scale, directory or Path("runs") / f"images-{scale}", [] if methods is None else methods.split(",")
         )
         return
-    if study == "posterior":
-        from ctld_lab.studies import posterior
-
+    if study in ("peers", "posterior"):
         scale = scale or "laptop"
         names, problems = ([] if chosen is None else chosen.split(",") for chosen in (methods, data))
-        folder = directory or Path("runs") / f"posterior-{scale}"
-        posterior.execute(scale, folder, names, problems, data_dir=data_dir)
+        folder = directory or Path("runs") / f"{study}-{scale}"
+        if study == "peers":
+            from ctld_lab.commands.request import use_data_dir
+            from ctld_lab.studies import peers
+
+            use_data_dir(data_dir)
+            peers.execute(scale, folder, names, problems)
+        else:
+            from ctld_lab.studies import posterior
+
+            posterior.execute(scale, folder, names, problems, data_dir=data_dir)
         return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale

@@ -32,6 +32,7 @@ _APART = {
     "traps": "Does exploring first keep training out of bad minima?",
     "images": "Photographs fitted by Gaussians: does noise find better places?",
     "posterior": "Samplers beside long runs of NUTS, and on UCI's data",
+    "peers": "Cycles beside IVON, SAM, SWAG, Laplace, MC dropout and others",
 }
 
 

@@ -1,0 +1,362 @@
+"""What is compared. All have the same number of gradients; each returns what it predicts, member by member."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from torch.utils.data import DataLoader, TensorDataset
+
+from ctld import Ensemble, create
+from ctld_lab.peers.problems import Problem
+from ctld_lab.streams import stream_seed
+
+MOMENTUM = 0.9
+SAMPLES = 20  # of methods that draw networks from a distribution
+DEEP = 3  # members of the deep ensemble that shares the gradients of one
+KEPT = 6  # of the sampler without N: as many as there are cycles
+SWAG_FROM, SWAG_RATE, SWAG_RANK, SWAG_SCALE = 0.75, 0.2, 20, 0.5  # share before averaging, lr after it; as in its paper
+CSGHMC_SHARE, CSGHMC_SAMPLES = 0.8, 3  # of a cycle before sampling, as in its paper; samples of each cycle
+CHUNK = 2000  # rows at a time, where no gradient is needed
+
+Options = Mapping[str, float]
+Predict = Callable[[Tensor], Tensor]
+"""From inputs to log-probabilities: members, inputs, (characters,) classes."""
+Advance = Callable[[Callable[[], Tensor]], Any]
+"""One step, given what computes a gradient and returns the loss."""
+
+
+@dataclass(frozen=True)
+class Method:
+    title: str
+    train: Callable[[Problem, Options, int], Predict]
+    rates: str = "sgd"
+    """Whose range of lr and weight decay it shares."""
+    third: str = ""
+    """What is tuned beside them."""
+    package: str = ""
+    """That must be installed; ours and torch's need none."""
+    not_for: tuple[str, ...] = ()
+    """Problems that the package cannot do."""
+
+
+# ---- training ----
+
+
+def descend(
+    problem: Problem,
+    model: nn.Module,
+    advance: Advance,
+    seed: int,
+    *,
+    steps: int | None = None,
+    member: int = 0,
+    after: Callable[[int], None] = lambda step: None,
+) -> None:
+    """`after` is told how many steps there have been."""
+    for step, batch in enumerate(problem.batches(seed, steps or problem.size.steps, member), start=1):
+
+        def gradient(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
+            model.zero_grad()
+            loss = problem.loss(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            if problem.size.clip:
+                nn.utils.clip_grad_value_(model.parameters(), problem.size.clip)
+            return loss.detach()
+
+        advance(gradient)
+        after(step)
+
+
+def _plain(optimizer: torch.optim.Optimizer, schedule: Any = None) -> Advance:
+    def advance(gradient: Callable[[], Tensor]) -> None:
+        gradient()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+
+    return advance
+
+
+def _sgd(model: nn.Module, options: Options) -> torch.optim.SGD:
+    return torch.optim.SGD(
+        model.parameters(), options["lr"], MOMENTUM, weight_decay=options["weight_decay"], fused=True
+    )
+
+
+def _by_sgd(problem: Problem, options: Options, seed: int, *, steps: int, member: int = 0, dropout: float = 0.0) -> Any:
+    """A network trained with lr along half a cosine to zero."""
+    model = problem.model(seed, member, dropout)
+    optimizer = _sgd(model, options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "dropout", member))
+        descend(
+            problem, model, _plain(optimizer, CosineAnnealingLR(optimizer, steps)), seed, steps=steps, member=member
+        )
+    return model
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+# ---- prediction ----
+
+
+@torch.no_grad()
+def _in_chunks(inputs: Tensor, call: Callable[[Tensor], Tensor]) -> Tensor:
+    return torch.cat([call(part).log_softmax(dim=-1) for part in torch.split(inputs, CHUNK)])
+
+
+def together(model: nn.Module, members: Iterable[Mapping[str, Tensor]]) -> Predict:
+    kept = [dict(member) for member in members]
+
+    def predict(inputs: Tensor) -> Tensor:
+        def call(member: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
+            return lambda part: functional_call(model, member, (part,))
+
+        model.eval()
+        return torch.stack([_in_chunks(inputs, call(member)) for member in kept])
+
+    return predict
+
+
+def _alone(model: nn.Module) -> Predict:
+    return together(model, [state(model)])
+
+
+# ---- one network ----
+
+
+def sgd(problem: Problem, options: Options, seed: int, member: int = 0) -> Predict:
+    return _alone(_by_sgd(problem, options, seed, steps=problem.size.steps, member=member))
+
+
+def adamw(problem: Problem, options: Options, seed: int) -> Predict:
+    model = problem.model(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), options["lr"], weight_decay=options["weight_decay"], fused=True)
+    descend(problem, model, _plain(optimizer, CosineAnnealingLR(optimizer, problem.size.steps)), seed)
+    return _alone(model)
+
+
+def sam(problem: Problem, options: Options, seed: int) -> Predict:
+    """Two gradients a step, hence half the steps (Foret et al. 2021; pytorch-optimizer)."""
+    from pytorch_optimizer import SAM
+
+    model, steps = problem.model(seed), problem.size.steps // 2
+    decay = options["weight_decay"]
+    optimizer = SAM(
+        model.parameters(), torch.optim.SGD, options["rho"], lr=options["lr"], momentum=MOMENTUM, weight_decay=decay
+    )
+    schedule = CosineAnnealingLR(optimizer.base_optimizer, steps)
+
+    def advance(gradient: Callable[[], Tensor]) -> None:
+        gradient()
+        optimizer.step(gradient)
+        schedule.step()
+
+    descend(problem, model, advance, seed, steps=steps)
+    return _alone(model)
+
+
+# ---- distributions around one network ----
+
+
+def dropout(problem: Problem, options: Options, seed: int) -> Predict:
+    """Units drop out in prediction too (Gal and Ghahramani 2016)."""
+    model = _by_sgd(problem, options, seed, steps=problem.size.steps, dropout=options["dropout"])
+
+    def predict(inputs: Tensor) -> Tensor:
+        model.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(seed, "noise"))
+            return torch.stack([_in_chunks(inputs, model) for _ in range(SAMPLES)])
+
+    return predict
+
+
+def swag(problem: Problem, options: Options, seed: int) -> Predict:
+    """A Gaussian along the last quarter of SGD, diagonal and of rank 20 (Maddox et al. 2019); as it is in its paper."""
+    model, steps = problem.model(seed), problem.size.steps
+    start = round(SWAG_FROM * steps)
+    optimizer = _sgd(model, options)
+
+    def rate(step: int) -> float:
+        return SWAG_RATE + (1.0 - SWAG_RATE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / start)))
+
+    places = {start + round((steps - start) * place / SWAG_RANK) for place in range(1, SWAG_RANK + 1)}
+    seen: list[Tensor] = []
+
+    def after(step: int) -> None:
+        if step in places:
+            seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+
+    descend(problem, model, _plain(optimizer, LambdaLR(optimizer, rate)), seed, after=after)
+    along = torch.stack(seen)
+    mean, away = along.mean(dim=0), along - along.mean(dim=0)
+    generator = torch.Generator().manual_seed(stream_seed(seed, "noise"))
+    members = []
+    for _ in range(SAMPLES):
+        own = torch.randn(len(mean), generator=generator) * along.var(dim=0, correction=0).sqrt()
+        shared = torch.randn(len(along), generator=generator) @ away / math.sqrt(len(along) - 1)
+        nn.utils.vector_to_parameters(mean + (SWAG_SCALE / 2.0) ** 0.5 * (own + shared), model.parameters())
+        members.append(state(model))
+    return together(model, members)
+
+
+def ivon(problem: Problem, options: Options, seed: int) -> Predict:
+    """Variational, a diagonal Gaussian (Shen et al. 2024; ivon-opt)."""
+    from ivon import IVON
+
+    model = problem.model(seed)
+    given = {name: options[name] for name in ("weight_decay", "hess_init")}
+    optimizer = IVON(model.parameters(), lr=options["lr"], ess=problem.num_data, **given)
+    schedule = CosineAnnealingLR(optimizer, problem.size.steps)
+
+    def advance(gradient: Callable[[], Tensor]) -> None:
+        with optimizer.sampled_params(train=True):
+            gradient()
+        optimizer.step()
+        schedule.step()
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "noise"))
+        descend(problem, model, advance, seed)
+        members = []
+        for _ in range(SAMPLES):
+            with optimizer.sampled_params():
+                members.append(state(model))
+    return together(model, members)
+
+
+def laplace(subset: str, how: str) -> Callable[[Problem, Options, int], Predict]:
+    """Around SGD's network (Daxberger et al. 2021; laplace-torch).
+
+    The last layer is treated as linear, and its prior's precision goes by the marginal likelihood. Of all layers, where that
+    would take a Jacobian of every prediction, networks are drawn, for which the marginal likelihood is no guide: it is tuned.
+    """
+
+    def train(problem: Problem, options: Options, seed: int) -> Predict:
+        from laplace import Laplace
+
+        model = _by_sgd(problem, options, seed, steps=problem.size.steps)
+        around = Laplace(model, "classification", subset_of_weights=subset, hessian_structure="kron")
+        around.fit(DataLoader(TensorDataset(*problem.train), batch_size=500))
+        if "prior_precision" in options:
+            around.prior_precision = options["prior_precision"]
+        else:
+            around.optimize_prior_precision(method="marglik")
+
+        @torch.no_grad()
+        def predict(inputs: Tensor) -> Tensor:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(stream_seed(seed, "noise"))
+                parts = [
+                    around.predictive_samples(part, pred_type=how, n_samples=SAMPLES)
+                    for part in torch.split(inputs, CHUNK)
+                ]
+            return torch.cat(parts, dim=1).clamp_min(1e-30).log()
+
+        return predict
+
+    return train
+
+
+# ---- several networks ----
+
+
+def deep(problem: Problem, options: Options, seed: int) -> Predict:
+    """Networks of their own, each with its share of the gradients (Lakshminarayanan et al. 2017)."""
+    steps = problem.size.steps // DEEP
+    models = [_by_sgd(problem, options, seed, steps=steps, member=member) for member in range(DEEP)]
+    return together(models[0], map(state, models))
+
+
+def cycles(temperature: float | str) -> Callable[[Problem, Options, int], Predict]:
+    """`ctld.Ensemble`; its T is what was given, or tuned where "tuned" was."""
+
+    def train(problem: Problem, options: Options, seed: int) -> Predict:
+        model = problem.model(seed)
+        ensemble = Ensemble(
+            model,
+            options["lr"],
+            problem.num_data,
+            problem.size.steps,
+            cycles=problem.size.cycles,
+            momentum=MOMENTUM,
+            weight_decay=options["weight_decay"],
+            temperature=options["temperature"] if temperature == "tuned" else temperature,  # type: ignore[arg-type]
+            seed=stream_seed(seed, "noise"),
+        )
+        descend(problem, model, lambda gradient: ensemble.step(gradient()), seed)
+        return together(model, [sample.state for sample in ensemble.collector])
+
+    return train
+
+
+def csghmc(problem: Problem, options: Options, seed: int) -> Predict:
+    """Samples are taken while it injects noise (Zhang et al. 2020)."""
+    model, steps, count = problem.model(seed), problem.size.steps, problem.size.cycles
+    optimizer = create(
+        "csghmc",
+        model.parameters(),
+        lr=options["lr"],
+        momentum=MOMENTUM,
+        num_data=problem.num_data,
+        weight_decay=options["weight_decay"],
+        temperature=options["temperature"],
+        num_steps=steps,
+        num_cycles=count,
+        exploration_share=CSGHMC_SHARE,
+        seed=stream_seed(seed, "noise"),
+    )
+    sampled = (1.0 - CSGHMC_SHARE) * (steps // count)
+    ends = [steps // count * place for place in range(1, count + 1)]
+    places = {end - round(sampled * place / CSGHMC_SAMPLES) for end in ends for place in range(CSGHMC_SAMPLES)}
+    return _sampled(problem, model, optimizer, seed, places)
+
+
+def without_n(problem: Problem, options: Options, seed: int) -> Predict:
+    """SGHMC that takes the mean loss for the energy, as several packages do: noise for one example, not for N."""
+    model, steps = problem.model(seed), problem.size.steps
+    given: dict[str, Any] = {"lr": options["lr"], "momentum": MOMENTUM, "weight_decay": options["weight_decay"]}
+    optimizer = create("sghmc", model.parameters(), num_data=1, seed=stream_seed(seed, "noise"), **given)
+    places = {steps - round(0.5 * steps * place / KEPT) for place in range(KEPT)}
+    return _sampled(problem, model, optimizer, seed, places)
+
+
+def _sampled(problem: Problem, model: nn.Module, optimizer: Any, seed: int, places: set[int]) -> Predict:
+    members: list[dict[str, Tensor]] = []
+
+    def after(step: int) -> None:
+        if step in places:
+            members.append(state(model))
+
+    descend(problem, model, _plain(optimizer), seed, after=after)
+    return together(model, members)
+
+
+METHODS: dict[str, Method] = {
+    "ensemble": Method("ctld.Ensemble", cycles("auto")),
+    "ensemble_tuned": Method("ctld.Ensemble, T tuned", cycles("tuned"), third="temperature"),
+    "ensemble_cold": Method("ctld.Ensemble, T = 0", cycles(0.0)),
+    "csghmc": Method("cyclical SGHMC", csghmc, third="temperature"),
+    "sgd": Method("SGD-M", sgd),
+    "adamw": Method("AdamW", adamw, rates="adamw"),
+    "sam": Method("SAM", sam, third="rho", package="pytorch-optimizer"),
+    "dropout": Method("MC dropout", dropout, third="dropout"),
+    "swag": Method("SWAG", swag),
+    "ivon": Method("IVON", ivon, rates="ivon", third="hess_init", package="ivon-opt"),
+    "laplace_last": Method(
+        "Laplace, last layer", laplace("last_layer", "glm"), package="laplace-torch", not_for=("text",)
+    ),
+    "laplace_kfac": Method(
+        "Laplace, KFAC", laplace("all", "nn"), third="prior_precision", package="laplace-torch", not_for=("text",)
+    ),
+    "deep": Method("deep ensemble of 3", deep),
+    "without_n": Method("SGHMC without N", without_n),
+}

@@ -1,0 +1,192 @@
+"""What is predicted: digits, wines, characters. The loss is the mean cross-entropy everywhere."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ctld_lab import data
+from ctld_lab.data import uci
+from ctld_lab.images import pictures
+from ctld_lab.streams import numpy_generator, stream_seed
+
+Labelled = tuple[Tensor, Tensor]
+DIGITS_SIDE = 28
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of it, and for how long."""
+
+    steps: int
+    """Gradients that a method has in all."""
+    train: int
+    valid: int
+    test: int
+    batch: int
+    cycles: int = 6
+    width: int = 256
+    clip: float = 0.0
+    """Elements of a gradient are cut here; 0: nowhere."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """`held_out` is validation data while tuning; final runs have test data there, and validation data to be scaled by."""
+
+    name: str
+    size: Size
+    build: Callable[[float], nn.Module]
+    """From the share of units that drop out."""
+    train: Labelled
+    held_out: Labelled
+    valid: Labelled
+    strange: Mapping[str, Tensor] = field(default_factory=dict)
+    """Inputs of kinds that training has not seen."""
+
+    @property
+    def num_data(self) -> int:
+        """Labels in the training data: N, the factor between the mean loss and U."""
+        return self.train[1].numel()
+
+    def model(self, seed: int, member: int = 0, dropout: float = 0.0) -> nn.Module:
+        """A network with initial weights of its own; the global generator is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(seed, "initialisation", member))
+            return self.build(dropout)
+
+    def loss(self, model: nn.Module, batch: Labelled) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]).flatten(0, -2), batch[1].flatten())
+
+    def batches(self, seed: int, steps: int, member: int = 0) -> Iterator[Labelled]:
+        """Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
+        each, count = self.size.batch, len(self.train[0])
+        for step in range(steps):
+            epoch, place = divmod(step, count // each)
+            if place == 0:
+                order = torch.from_numpy(numpy_generator(seed, "data", member, epoch).permutation(count))
+            rows = order[place * each : (place + 1) * each]
+            yield self.train[0][rows], self.train[1][rows]
+
+
+def load(name: str, size: Size, seed: int, *, tuning: bool, small: bool = False) -> Problem:
+    """`small` takes data that come installed. Test data are not even read while tuning."""
+    loader = {"digits5k": _digits, "digits60k": _digits, "wine": _wine, "text": _text}[name]
+    return loader(name, size, seed, tuning, small)
+
+
+# ---- digits ----
+
+
+def _perceptron(*widths: int) -> Callable[[float], nn.Module]:
+    def build(dropout: float) -> nn.Module:
+        layers: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
+        return nn.Sequential(*layers[: -2 if dropout else -1])
+
+    return build
+
+
+def _digits(name: str, size: Size, seed: int, tuning: bool, small: bool) -> Problem:
+    """Seeds have training images of their own where not all are taken; the last images of the training set validate."""
+    images = data.load_images("digits" if small else "mnist")
+    pixels = torch.from_numpy(images.train).float().div_(255.0)
+    labels = torch.from_numpy(images.train_labels.astype(np.int64))
+    cut = len(pixels) - size.valid
+    rows = torch.from_numpy(numpy_generator(seed, "subset").permutation(cut)[: size.train])
+    train, valid = (pixels[rows], labels[rows]), (pixels[cut:], labels[cut:])
+    build = _perceptron(DIGITS_SIDE**2, size.width, size.width, 10)
+    if tuning:
+        return Problem(name, size, build, train, valid, valid)
+    test = torch.from_numpy(images.test[: size.test]).float().div_(255.0)
+    answers = torch.from_numpy(images.test_labels[: size.test].astype(np.int64))
+    strange = {"halves of two digits": halves(test, answers), "photographs": photographs()}
+    return Problem(name, size, build, train, (test, answers), valid, strange)
+
+
+def halves(images: Tensor, labels: Tensor) -> Tensor:
+    """The upper half of each image above the lower half of the next one that shows another digit."""
+    near = torch.arange(1, 1 + min(100, len(labels) - 1))
+    others = (torch.arange(len(labels))[:, None] + near) % len(labels)
+    first = (labels[others] != labels[:, None]).int().argmax(dim=1)
+    lower = images[others[torch.arange(len(labels)), first]]
+    half = images.shape[1] // 2
+    return torch.cat([images[:, :half], lower[:, half:]], dim=1)
+
+
+def photographs() -> Tensor:
+    """Squares of the size of a digit out of the photographs that packages bring, as shades of grey."""
+    squares = []
+    for name in (*pictures.TUNING, *pictures.FINAL):
+        grey = pictures.load(name).mean(dim=0).reshape(pictures.SIDE, pictures.SIDE)
+        patches = grey.unfold(0, DIGITS_SIDE, 12).unfold(1, DIGITS_SIDE, 12)
+        squares.append(patches.reshape(-1, DIGITS_SIDE**2))
+    return torch.cat(squares)
+
+
+# ---- wines ----
+
+
+def _wine(name: str, size: Size, seed: int, tuning: bool, small: bool) -> Problem:
+    """Eleven measurements of red wines, and the grade that tasters gave: 3 to 8. The same rows for every seed."""
+    if small:
+        from sklearn.datasets import load_wine
+
+        table, grades = load_wine(return_X_y=True)
+    else:
+        table, targets, _ = uci.load("wine-quality-red")
+        grades = targets[:, 0].round().astype(np.int64)
+    labels = torch.from_numpy(np.unique(grades, return_inverse=True)[1])
+    order = numpy_generator(0, "subset").permutation(len(labels))
+    parts = np.split(order, np.cumsum([size.test, size.valid]))
+    train = table[parts[2]]
+    inputs = torch.from_numpy((table - train.mean(axis=0)) / train.std(axis=0)).float()
+    test, valid, known = ((inputs[rows], labels[rows]) for rows in parts)
+    build = _perceptron(inputs.shape[1], size.width, size.width, int(labels.max()) + 1)
+    return Problem(name, size, build, known, valid if tuning else test, valid)
+
+
+# ---- characters ----
+
+WINDOW = 50
+
+
+class CharLSTM(nn.Module):
+    """Two layers; what drops out does so between them and before the output."""
+
+    def __init__(self, symbols: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(symbols, width)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True, dropout=dropout)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(width, symbols)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.output(self.dropout(self.lstm(self.embedding(inputs))[0]))  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=1)
+def _windows(source: str, train: int, held_out: int) -> tuple[int, list[Labelled]]:
+    """Each window of fifty characters is read from an empty memory; its labels are the characters that follow."""
+    text = data.load_text(source)
+    parts = [text.train[: train * WINDOW + 1], text.valid[: held_out * WINDOW + 1], text.test[: held_out * WINDOW + 1]]
+    symbols = int(max(part.max() for part in (text.train, text.valid, text.test))) + 1
+    found = []
+    for part in parts:
+        characters = torch.from_numpy(part.astype(np.int64))
+        found.append((characters[:-1].reshape(-1, WINDOW), characters[1:].reshape(-1, WINDOW)))
+    return symbols, found
+
+
+def _text(name: str, size: Size, seed: int, tuning: bool, small: bool) -> Problem:
+    symbols, (train, valid, test) = _windows("pydoc" if small else "enwik8", size.train, size.valid)
+
+    def build(dropout: float) -> nn.Module:
+        return CharLSTM(symbols, size.width, dropout)
+
+    return Problem(name, size, build, train, valid if tuning else test, valid)

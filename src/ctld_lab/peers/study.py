@@ -1,0 +1,135 @@
+"""Trials, then final runs: a file for each problem and method, written after each run, so that a stopped study goes on."""
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ctld import NonFiniteError
+from ctld_lab.files import MissingRecord, plain, read_json, read_of, write_bytes
+from ctld_lab.peers.methods import METHODS, sgd
+from ctld_lab.peers.problems import Problem, Size, load
+from ctld_lab.peers.scores import averaged, judge, nested, nll
+from ctld_lab.traps.study import cell_path
+from ctld_lab.tuning import propose
+
+TUNING_SEED = 1000  # far from the seeds of the runs that count
+REFERENCE = "reference"
+"""The deep ensemble of networks that have all the gradients each: what others are counted in."""
+
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is done with a problem."""
+
+    size: Size
+    spaces: Mapping[str, Ends]
+    """Ends of what is tuned: "lr of sgd", "weight_decay of sgd" and so on, and thirds by their names."""
+    trials: int
+    seeds: int
+    reference: int
+    """Networks of the reference."""
+    small: bool = False
+
+    def searched(self, method: str) -> dict[str, Ends]:
+        """lr, weight decay, and a third thing where a method has one."""
+        row = METHODS[method]
+        ranges = {name: self.spaces[f"{name} of {row.rates}"] for name in ("lr", "weight_decay")}
+        return ranges | ({row.third: self.spaces[row.third]} if row.third else {})
+
+    def trial_options(self, method: str) -> list[dict[str, float]]:
+        """For all methods the same points of the unit cube, of which some have no use for the third coordinate."""
+        ranges = self.searched(method)
+        points = propose(ranges if len(ranges) == 3 else ranges | {"nothing": (1.0, 10.0)}, self.trials)
+        return [{name: point[name] for name in ranges} for point in points]
+
+
+def carry_out(directory: Path, name: str, method: str, plan: Plan, environment: dict[str, Any]) -> None:
+    """Does what has not been done yet; what was done with another plan is refused."""
+    path = cell_path(directory, name, method)
+    known = about(name, method, plan)
+    cell = read_of(path, known) | {"environment": environment}
+    trials, finals = cell.setdefault("trials", []), cell.setdefault("final", [])
+    proposed = plan.trial_options(method)
+    for options in proposed[len(trials) :]:
+        trials.append({"options": options} | _run(load_for(name, plan, TUNING_SEED, tuning=True), method, options))
+        _write(path, cell)
+    if not finals:
+        cell["chosen"] = min(trials, key=lambda trial: _rank(trial["nll"]))["options"]
+        print(f"{name} {method}: trials are done, chosen {cell['chosen']}", flush=True)
+    for seed in range(len(finals), plan.seeds):
+        finals.append(
+            {"seed": seed} | _run(load_for(name, plan, seed, tuning=False), method, cell["chosen"], seed=seed)
+        )
+        _write(path, cell)
+        print(f"{name} {method}: seed {seed}, nll {finals[-1]['nll']}", flush=True)
+
+
+def carry_out_reference(directory: Path, name: str, plan: Plan, environment: dict[str, Any]) -> None:
+    """At the settings that SGD-M's trials chose."""
+    path = cell_path(directory, name, REFERENCE)
+    cell = read_of(path, about(name, REFERENCE, plan)) | {"environment": environment}
+    finals = cell.setdefault("final", [])
+    cell["chosen"] = read_json(cell_path(directory, name, "sgd"))["chosen"]
+    for seed in range(len(finals), plan.seeds):
+        problem = load_for(name, plan, seed, tuning=False)
+        began = time.process_time()
+        models = [sgd(problem, cell["chosen"], seed, member) for member in range(plan.reference)]
+        curve = nested(models, problem)
+        finals.append({"seed": seed, "curve": curve, "seconds": time.process_time() - began})
+        _write(path, cell)
+        print(f"{name} {REFERENCE}: seed {seed} is done", flush=True)
+
+
+def load_for(name: str, plan: Plan, seed: int, *, tuning: bool) -> Problem:
+    return load(name, plan.size, seed, tuning=tuning, small=plan.small)
+
+
+def about(name: str, method: str, plan: Plan) -> dict[str, Any]:
+    """Returns what a file says first of all, as it has it."""
+    planned = asdict(plan) | {"spaces": plan.searched(method) if method in METHODS else {}}
+    said: dict[str, Any] = json.loads(json.dumps({"problem": name, "method": method, "plan": planned}))
+    return said
+
+
+def read(directory: Path, name: str, method: str, plan: Plan) -> dict[str, Any] | None:
+    """A complete file; None, if there is none."""
+    try:
+        cell = read_json(cell_path(directory, name, method))
+    except MissingRecord:
+        return None
+    return cell if len(cell.get("final", ())) == plan.seeds else None
+
+
+def _run(problem: Problem, method: str, options: dict[str, float], seed: int = TUNING_SEED) -> dict[str, Any]:
+    """Scores and the processor's seconds of training; a run that diverges has an infinite nll, which is its result."""
+    began = time.process_time()
+    try:
+        with warnings.catch_warnings():  # what a setting is bad for is seen in its nll
+            warnings.simplefilter("ignore")
+            predict = METHODS[method].train(problem, options, seed)
+            seconds = time.process_time() - began
+            if problem.held_out is problem.valid:
+                found: dict[str, Any] = {"nll": nll(averaged(predict(problem.held_out[0])), problem.held_out[1])}
+            else:
+                found = judge(problem, predict)
+    except (NonFiniteError, FloatingPointError):
+        found, seconds = {"nll": math.inf}, time.process_time() - began
+    if not math.isfinite(found["nll"]):
+        found = {"nll": math.inf}
+    return found | {"seconds": seconds}
+
+
+def _rank(value: float | str) -> float:
+    return float(value) if math.isfinite(float(value)) else math.inf
+
+
+def _write(path: Path, cell: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, (json.dumps(plain(cell), separators=(",", ":")) + "\n").encode())

@@ -1,0 +1,170 @@
+"""Tables of the study of peers, from its stored runs."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ctld_lab.files import write_bytes
+from ctld_lab.peers.methods import METHODS
+from ctld_lab.peers.scores import equivalent
+from ctld_lab.peers.study import REFERENCE, Plan, read
+from ctld_lab.report.statistics import LEVEL, Estimate, estimate, holm, within_margin
+
+OURS = "ensemble"
+Cells = dict[str, dict[str, Any]]
+
+
+def load(directory: Path, name: str, plan: Plan) -> Cells:
+    """What is complete, by method."""
+    found = {method: read(directory, name, method, plan) for method in (*METHODS, REFERENCE)}
+    return {method: cell for method, cell in found.items() if cell is not None}
+
+
+def values(cell: Mapping[str, Any], metric: str) -> list[float]:
+    """By seed; infinite where the run diverged."""
+    return [float(run.get(metric, math.inf)) for run in cell["final"]]
+
+
+def compare(cells: Cells, metric: str = "nll") -> dict[str, tuple[Estimate, str]]:
+    """`ctld.Ensemble` less each other method, paired by seed and corrected for how many there are (Holm)."""
+    ours, found, words = values(cells[OURS], metric), {}, {}
+    for method, cell in cells.items():
+        if method in (OURS, REFERENCE):
+            continue
+        theirs = values(cell, metric)
+        if not all(map(math.isfinite, theirs)):
+            words[method] = "ahead: it diverged"
+            found[method] = estimate([])
+        else:
+            found[method] = estimate([mine - other for mine, other in zip(ours, theirs, strict=True)])
+    corrected = holm({method: each.probability for method, each in found.items() if method not in words})
+    for method, p in corrected.items():
+        if p < 1.0 - LEVEL:
+            words[method] = "ahead" if found[method].mean < 0 else "behind"
+        else:
+            words[method] = within_margin(found[method], estimate(values(cells[method], metric)).mean)
+    return {method: (found[method], words[method]) for method in found}
+
+
+def worth(cells: Cells, method: str) -> list[float]:
+    """By seed, in networks of a deep ensemble of which each has all the gradients."""
+    pairs = zip(cells[method]["final"], cells[REFERENCE]["final"], strict=True)
+    return [equivalent(float(run.get("scaled_nll", math.inf)), other["curve"]) for run, other in pairs]
+
+
+def results_text(cells: Cells) -> str:
+    """One line for each method, the lowest nll first."""
+    compared = compare(cells) if OURS in cells else {}
+    rows = []
+    for method in sorted((name for name in cells if name in METHODS), key=lambda name: _order(cells[name])):
+        cell = cells[method]
+        diverged = sum(not math.isfinite(value) for value in values(cell, "nll"))
+        verdict = compared[method][1] if method in compared else ""
+        seconds = f"{estimate(values(cell, 'seconds')).mean:.1f}"
+        if diverged:
+            rows.append(
+                [METHODS[method].title, f"{diverged} of {len(cell['final'])} diverged", verdict, *["–"] * 4, seconds]
+            )
+            continue
+        counted = worth(cells, method) if REFERENCE in cells else []
+        rows.append(
+            [
+                METHODS[method].title,
+                _shown(values(cell, "nll"), 4),
+                verdict,
+                _shown(values(cell, "scaled_nll"), 4),
+                _shown([100 * value for value in values(cell, "error")], 2),
+                f"{100 * estimate(values(cell, 'ece')).mean:.1f}",
+                _networks(counted, cells),
+                seconds,
+            ]
+        )
+    head = [
+        "method",
+        "nll (± 95 %)",
+        f"{METHODS[OURS].title} is",
+        "scaled nll",
+        "error %",
+        "ECE %",
+        "worth, networks",
+        "CPU s",
+    ]
+    missing = [row.title for name, row in METHODS.items() if name not in cells]
+    return _table(head, rows) + (f"\n\nNot complete: {', '.join(missing)}." if missing else "")
+
+
+def strange_text(cells: Cells) -> str:
+    """AUROC of telling strange inputs from known ones, in per cent."""
+    kinds = [key for key in next(iter(cells.values()))["final"][0] if key.endswith(", entropy")]
+    kinds = [kind.removesuffix(", entropy") for kind in kinds]
+    rows = []
+    for method in (name for name in METHODS if name in cells):
+        runs = cells[method]["final"]
+        entries = [
+            _shown([100 * run[f"{kind}, {by}"] for run in runs], 1)
+            if all(f"{kind}, {by}" in run for run in runs)
+            else "–"
+            for kind in kinds
+            for by in ("entropy", "mutual information")
+        ]
+        rows.append([METHODS[method].title, *entries])
+    return _table(["method", *(f"{kind}, {by}" for kind in kinds for by in ("entropy", "mutual information"))], rows)
+
+
+def chosen_text(cells: Cells, plan: Plan) -> str:
+    """What the trials chose, with a star at an end of what was searched."""
+    rows = []
+    for method in (name for name in METHODS if name in cells):
+        ranges, entries = plan.searched(method), []
+        for name, value in cells[method]["chosen"].items():
+            low, high = ranges[name]
+            at_end = min(value / low, high / value) < (high / low) ** 0.0625
+            entries.append(f"{name} {value:.3g}" + ("\\*" if at_end else ""))
+        best = min(float(trial["nll"]) for trial in cells[method]["trials"])
+        rows.append([METHODS[method].title, ", ".join(entries), f"{best:.4f}"])
+    return _table(["method", "chosen", "validation nll"], rows)
+
+
+def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
+    """By the name of the place in docs/peers.md; problems of which nothing is complete are left out."""
+    found = {}
+    for name, plan in plans.items():
+        cells = load(directory, name, plan)
+        if any(method in METHODS for method in cells):
+            found[name] = results_text(cells)
+            found[f"{name}-chosen"] = chosen_text(cells, plan)
+            if name.startswith("digits"):
+                found[f"{name}-strange"] = strange_text(cells)
+    return found
+
+
+def write(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
+    """Writes DIRECTORY/tables.md, and returns the tables by name."""
+    made = texts(directory, plans)
+    page = "\n\n".join(f"## {name}\n\n{text}" for name, text in made.items())
+    write_bytes(directory / "tables.md", (page + "\n").encode())
+    return made
+
+
+def _order(cell: Mapping[str, Any]) -> float:
+    found = values(cell, "nll")
+    return sum(found) / len(found)
+
+
+def _shown(numbers: Sequence[float], digits: int) -> str:
+    found = estimate(numbers)
+    spread = f" ± {found.half_width:.{digits}f}" if found.half_width is not None else ""
+    return f"{found.mean:.{digits}f}{spread}"
+
+
+def _networks(counted: Sequence[float], cells: Cells) -> str:
+    if not counted:
+        return "–"
+    most = len(cells[REFERENCE]["final"][0]["curve"])
+    mean = sum(counted) / len(counted)
+    return f"{mean:.1f}" + (" or more" if any(value >= most for value in counted) else "")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))

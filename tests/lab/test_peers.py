@@ -1,0 +1,296 @@
+"""The study of peers: what is read when, scores against other computations of them, every method on a small problem, tables."""
+
+import importlib.util
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ctld_lab.files import read_json
+from ctld_lab.peers import methods, problems, scores, study, tables
+from ctld_lab.peers.methods import METHODS
+from ctld_lab.studies import peers
+from ctld_lab.traps.study import cell_path
+
+SMOKE = peers.PLANS["smoke"]
+MODULES = {"ivon-opt": "ivon", "laplace-torch": "laplace", "pytorch-optimizer": "pytorch_optimizer"}
+
+
+def available(method):
+    package = METHODS[method].package
+    return not package or importlib.util.find_spec(MODULES[package]) is not None
+
+
+def small(name="digits5k", seed=0, tuning=True):
+    return study.load_for(name, SMOKE[name], seed, tuning=tuning)
+
+
+# ---- scores ----
+
+
+def random_members(count, rows, classes, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (3 * torch.randn(count, rows, classes, generator=generator)).log_softmax(dim=-1)
+
+
+def test_the_average_is_of_probabilities():
+    members = random_members(4, 50, 5)
+    torch.testing.assert_close(scores.averaged(members).exp(), members.double().exp().mean(dim=0))
+
+
+def test_the_fitted_temperature_is_the_one_that_was_applied():
+    """Labels are drawn from a distribution whose logarithm is then multiplied by 2.5: dividing by 2.5 is best."""
+    right = random_members(1, 20_000, 5)[0].double() / 3
+    right = right.log_softmax(dim=-1)
+    labels = torch.multinomial(right.exp(), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    # ∂²nll/∂(log T)² at T = 1 is the mean variance of log p under p; it gives the standard error of log T.
+    variance = (right.exp() * right**2).sum(-1) - (right.exp() * right).sum(-1) ** 2
+    error = 1.0 / math.sqrt(float(variance.sum()))
+    found = scores.fitted_temperature(2.5 * right, labels)
+    assert abs(math.log(found / 2.5)) < 4 * error < 0.1
+    assert abs(math.log(scores.fitted_temperature(right, labels))) < 4 * error  # the twin: nothing to be mended
+
+
+def test_auroc_is_the_share_of_pairs_in_the_right_order():
+    known, strange = torch.tensor([0.1, 0.4, 0.4, 0.9]), torch.tensor([0.4, 0.8])
+    pairs = [(b > a) + 0.5 * (b == a) for a, b in itertools.product(known.tolist(), strange.tolist())]
+    assert scores.auroc(known, strange) == pytest.approx(np.mean(pairs))
+    assert scores.auroc(torch.zeros(3), torch.ones(2)) == 1.0
+    assert scores.auroc(torch.ones(3), torch.ones(5)) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("value", "networks"),
+    [(0.5, 0.0), (0.4, 1.0), (0.35, 1.5), (0.3, 2.0), (0.25, 4.5), (0.2, 5.0), (0.1, 5.0), (math.inf, 0.0)],
+)
+def test_worth_in_networks(value, networks):
+    """The curve rises from 2 to 4 networks: 0.3 is reached by two."""
+    curve = [{"scaled_nll": nll} for nll in (0.4, 0.3, 0.32, 0.3, 0.2)]
+    assert scores.equivalent(value, curve) == pytest.approx(networks)
+
+
+def test_a_member_that_repeats_another_adds_no_mutual_information():
+    members = random_members(1, 30, 4)
+    _, disagreement = scores._uncertainty(members.expand(3, -1, -1))
+    torch.testing.assert_close(disagreement, torch.zeros_like(disagreement), atol=1e-7, rtol=0)
+    _, disagreement = scores._uncertainty(random_members(3, 30, 4))
+    assert disagreement.min() > 0.0
+
+
+# ---- problems ----
+
+
+@pytest.mark.parametrize("name", list(SMOKE))
+def test_trials_hold_no_test_data(name, monkeypatch):
+    """Neither as what is judged nor beside it, and other rows than the final runs are judged by."""
+    trial, final = small(name, tuning=True), small(name, tuning=False)
+    assert trial.held_out is trial.valid
+    assert not trial.strange
+    known = {row.numpy().tobytes() for part in (trial.train, trial.valid) for row in part[0]}
+    shared = sum(row.numpy().tobytes() in known for row in final.held_out[0])
+    assert shared <= (0 if name != "text" else 2)  # fifty characters that occur twice in a text
+
+
+def test_seeds_have_digits_of_their_own():
+    one, other, again = small(seed=0), small(seed=1), small(seed=0)
+    assert torch.equal(one.train[0], again.train[0])
+    assert not torch.equal(one.train[0], other.train[0])
+    assert torch.equal(one.valid[0], other.valid[0])
+
+
+def test_an_epoch_shows_every_row_once():
+    problem = small()
+    each = len(problem.train[0]) // problem.size.batch
+    steps = list(problem.batches(3, 2 * each))
+    for epoch in (steps[:each], steps[each:]):
+        rows = torch.cat([inputs for inputs, _ in epoch])
+        assert len({row.numpy().tobytes() for row in rows}) == each * problem.size.batch
+    assert not torch.equal(steps[0][0], steps[each][0])  # shuffled anew
+    assert torch.equal(steps[0][0], next(problem.batches(3, 1))[0])
+    assert not torch.equal(steps[0][0], next(problem.batches(3, 1, member=1))[0])
+
+
+def test_halves_are_of_two_digits():
+    images = torch.arange(6.0)[:, None].expand(6, 784)
+    labels = torch.tensor([1, 1, 2, 2, 2, 3])
+    mixed = problems.halves(images, labels)
+    assert torch.equal(mixed[:, 0], images[:, 0])
+    assert mixed[:, -1].tolist() == [2, 2, 5, 5, 5, 0]
+
+
+def test_characters_are_predicted_from_those_before():
+    problem = small("text")
+    inputs, labels = problem.train
+    assert torch.equal(inputs[:, 1:], labels[:, :-1])
+    assert torch.equal(inputs[1:, 0], labels[:-1, -1])
+    assert problem.num_data == labels.numel()
+
+
+# ---- methods ----
+
+other_peoples = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+
+@other_peoples
+@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("name", ["wine", "text"])
+def test_every_method_predicts(method, name):
+    if not available(method) or name in METHODS[method].not_for:
+        pytest.skip("needs a package of `make peers`, or is not for this problem")
+    problem = small(name)
+    options = SMOKE[name].trial_options(method)[0]
+    predict = METHODS[method].train(problem, options, 7)
+    found = predict(problem.held_out[0])
+    assert found.shape[1:-1] == problem.held_out[1].shape
+    assert found.exp().sum(dim=-1).sub(1.0).abs().max() < 1e-4
+    torch.testing.assert_close(predict(problem.held_out[0]), found)
+    again = METHODS[method].train(problem, options, 7)(problem.held_out[0])
+    torch.testing.assert_close(again, found)
+    single = {"sgd", "adamw", "sam"}
+    assert (len(found) == 1) == (method in single)
+
+
+@other_peoples
+def test_every_method_has_the_same_number_of_gradients(monkeypatch):
+    """Counted where they are computed; SAM's two a step are of half the steps."""
+    counted = []
+    loss = problems.Problem.loss
+    monkeypatch.setattr(problems.Problem, "loss", lambda *given: counted.append(1) or loss(*given))
+    for method in filter(available, METHODS):
+        counted.clear()
+        problem = small("wine")
+        METHODS[method].train(problem, SMOKE["wine"].trial_options(method)[0], 0)
+        assert len(counted) == problem.size.steps, method
+
+
+def test_swag_draws_from_the_gaussian_of_what_sgd_passed(monkeypatch):
+    """Mean and variance of many draws; half the diagonal and half the low rank add up to the variance along the way."""
+    monkeypatch.setattr(methods, "SAMPLES", 4000)
+    kept = {}
+    monkeypatch.setattr(methods, "together", lambda model, members: kept.update(members=list(members)))
+    seen = []
+    to_vector = nn.utils.parameters_to_vector
+    monkeypatch.setattr(
+        nn.utils, "parameters_to_vector", lambda p: seen.append(to_vector(p).detach().clone()) or seen[-1]
+    )
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=200, width=2))
+    methods.swag(replace(problem, build=problems._perceptron(13, 2, 3)), {"lr": 0.1, "weight_decay": 0.0}, 0)
+    assert len(seen) == methods.SWAG_RANK
+    along = torch.stack(seen).double()
+    draws = torch.stack([torch.cat([x.flatten() for x in member.values()]) for member in kept["members"]]).double()
+    rank = methods.SWAG_RANK
+    variance = 0.5 * methods.SWAG_SCALE * along.var(dim=0, correction=0) * (1.0 + rank / (rank - 1))
+    away = (draws.mean(dim=0) - along.mean(dim=0)) / (variance / len(draws)).sqrt()
+    assert away.abs().max() < 4.5
+    ratio = draws.var(dim=0) / variance
+    assert (ratio - 1.0).abs().max() < 4.5 * math.sqrt(2.0 / len(draws))
+
+
+# ---- the study ----
+
+
+def test_all_methods_are_tried_at_the_same_points():
+    plan = SMOKE["digits5k"]
+    for method, row in METHODS.items():
+        for mine, theirs in zip(plan.trial_options(method), plan.trial_options("ensemble_tuned"), strict=True):
+            for name in ("lr", "weight_decay"):
+                low, high = plan.spaces[f"{name} of {row.rates}"]
+                least, most = plan.spaces[f"{name} of sgd"]
+                mine_at = math.log(mine[name] / low) / math.log(high / low)
+                assert mine_at == pytest.approx(math.log(theirs[name] / least) / math.log(most / least), abs=0.01)
+            assert set(mine) == {"lr", "weight_decay"} | ({row.third} if row.third else set())
+
+
+def without_seconds(cell):
+    text = json.dumps({key: value for key, value in cell.items() if key != "environment"})
+    cell = json.loads(text)
+    for run in (*cell.get("trials", ()), *cell["final"]):
+        run.pop("seconds")
+    return cell
+
+
+def test_a_study_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    """Stopped after each of its runs in turn; the files in the end are those of one that was not."""
+    plan = SMOKE["wine"]
+    study.carry_out(tmp_path / "whole", "wine", "sgd", plan, {})
+    study.carry_out_reference(tmp_path / "whole", "wine", plan, {})
+    write = study._write
+
+    def once(path, cell):
+        write(path, cell)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "_write", once)
+    for _ in range(plan.trials + 2 * plan.seeds):
+        with pytest.raises(KeyboardInterrupt):
+            study.carry_out(tmp_path / "parts", "wine", "sgd", plan, {})
+            study.carry_out_reference(tmp_path / "parts", "wine", plan, {})
+    monkeypatch.setattr(study, "_write", write)
+    study.carry_out(tmp_path / "parts", "wine", "sgd", plan, {})
+    study.carry_out_reference(tmp_path / "parts", "wine", plan, {})
+    for method in ("sgd", study.REFERENCE):
+        one, other = (read_json(cell_path(tmp_path / x, "wine", method)) for x in ("whole", "parts"))
+        assert without_seconds(one) == without_seconds(other)
+
+
+def test_what_was_done_with_another_plan_is_refused(tmp_path):
+    plan = replace(SMOKE["wine"], trials=1, seeds=1)
+    study.carry_out(tmp_path, "wine", "sgd", plan, {})
+    with pytest.raises(ValueError, match="give another directory, or remove it"):
+        study.carry_out(tmp_path, "wine", "sgd", replace(plan, seeds=2), {})
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path):
+    """Its trial is not chosen; in a final run it is counted."""
+    plan = replace(SMOKE["wine"], trials=1, seeds=1)
+    problem = study.load_for("wine", plan, 0, tuning=True)
+    assert study._run(problem, "sgd", {"lr": 1e20, "weight_decay": 0.1})["nll"] == math.inf
+    assert study._run(problem, "ensemble", {"lr": 1e20, "weight_decay": 0.1})["nll"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"scale": "huge"}, "no scale 'huge'"),
+        ({"scale": "smoke", "methods": ["sdg"]}, "no method 'sdg'"),
+        ({"scale": "smoke", "problems": ["beer"]}, "no problem 'beer'"),
+    ],
+)
+def test_what_there_is_not_is_refused_before_any_run(tmp_path, given, words):
+    with pytest.raises(ValueError, match=words):
+        peers.execute(given.pop("scale"), tmp_path, **given)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- tables ----
+
+
+def cell(nlls, **more):
+    runs = [
+        {"seed": seed, "nll": nll, "scaled_nll": nll, "error": 0.1, "ece": 0.01, "seconds": 1.0}
+        for seed, nll in enumerate(nlls)
+    ]
+    return {"final": runs, **more}
+
+
+def test_verdicts():
+    """Paired by seed: what seeds share does not count. A method that diverged is behind."""
+    seeds = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    cells = {
+        "ensemble": cell(1.0 + seeds),
+        "sgd": cell(1.2 + seeds + 0.001 * seeds**2),
+        "adamw": cell(0.9 + seeds + 0.001 * seeds**2),
+        "swag": cell(1.001 + seeds + [0.001, -0.001, 0.002, -0.003, 0.0]),
+        "sam": cell(1.05 + seeds + [0.3, -0.3, 0.2, -0.3, 0.1]),
+        "ivon": cell([1.0, 1.0, math.inf, 1.0, 1.0]),
+    }
+    found = {method: word for method, (_, word) in tables.compare(cells).items()}
+    assert found == {"sgd": "ahead", "adamw": "behind", "swag": "tie", "sam": "undecided", "ivon": "ahead: it diverged"}
+    text = tables.results_text(cells)
+    assert "| IVON | 1 of 5 diverged | ahead: it diverged | – | – | – | – | 1.0 |" in text
+    assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")
