@@ -22,17 +22,17 @@ from ctld_lab.traps.tables import document
 
 SHARED = {"dropout": (0.02, 0.5), "rho": (0.01, 0.3), "hess_init": (0.05, 1.0), "prior_precision": (10.0, 1e5)}
 DIGITS = SHARED | {
-    "lr of sgd": (0.03, 0.3), "lr of adamw": (2e-4, 2e-3), "lr of ivon": (0.03, 0.3),
-    "weight_decay of sgd": (1e-4, 1e-2), "weight_decay of adamw": (0.05, 5.0), "weight_decay of ivon": (1e-5, 1e-3),
+    "lr of sgd": (0.03, 0.3), "lr of adamw": (2e-4, 2e-3), "lr of ivon": (0.1, 1.0),
+    "weight_decay of sgd": (1e-4, 1e-2), "weight_decay of adamw": (0.05, 5.0), "weight_decay of ivon": (1e-4, 1e-2),
     "temperature": (1e-3, 1e-1),
 }  # fmt: skip
 ALL_DIGITS = DIGITS | {
-    "weight_decay of sgd": (1e-5, 1e-3), "weight_decay of adamw": (0.02, 2.0), "weight_decay of ivon": (1e-6, 1e-4),
+    "weight_decay of sgd": (1e-5, 1e-3), "weight_decay of adamw": (0.02, 2.0), "weight_decay of ivon": (1e-5, 1e-3),
     "temperature": (3e-3, 3e-1),
 }  # fmt: skip
 WINE = SHARED | {
-    "lr of sgd": (0.01, 0.1), "lr of adamw": (3e-4, 3e-3), "lr of ivon": (0.01, 0.1),
-    "weight_decay of sgd": (1e-3, 1e-1), "weight_decay of adamw": (0.03, 3.0), "weight_decay of ivon": (1e-4, 1e-2),
+    "lr of sgd": (0.01, 0.1), "lr of adamw": (3e-4, 3e-3), "lr of ivon": (0.03, 0.3),
+    "weight_decay of sgd": (1e-3, 1e-1), "weight_decay of adamw": (0.03, 3.0), "weight_decay of ivon": (1e-3, 1e-1),
     "temperature": (1e-2, 1.0),
 }  # fmt: skip
 TEXT = SHARED | {
