@@ -84,6 +84,20 @@ def test_a_step_clears_the_gradients_and_the_end_changes_nothing():
     assert ensemble.steps == 60
 
 
+def test_a_step_without_a_gradient_is_refused():
+    """Somebody forgot backward: noise alone would move the weights. Nothing is moved, and the step is not counted."""
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(1))
+    before = problem.flat()
+    with pytest.raises(RuntimeError, match=r"call loss\.backward\(\) before ensemble\.step\(loss\)"):
+        ensemble.step(torch.tensor(1.0))
+    assert ensemble.steps == 1
+    assert torch.equal(problem.flat(), before)
+    go_on(problem, ensemble, range(1, 2))
+    assert ensemble.steps == 2
+
+
 def test_steps_that_do_not_divide_are_left_over():
     problem = Classification()
     ensemble = Ensemble(problem.model, 0.05, 96, 62, cycles=3, temperature=0.01)

@@ -197,15 +197,15 @@ class Ensemble:
             self._say_that_it_is_over()
             self.optimizer.zero_grad()
             return None
+        if all(parameter.grad is None for parameter in self._parameters()):  # else noise alone would move them
+            raise RuntimeError("no parameter has a gradient; call loss.backward() before ensemble.step(loss)")
         try:
             self.optimizer.step(loss=loss)
         except (FloatingPointError, NonFiniteError) as error:
             # A loss that is not finite may be one bad batch's; then there is nothing to put back.
             if self.guard and not math.isfinite(self._size()) and self._put_back():
                 error.add_note("The weights were not finite: the model is now the last one that was kept.")
-            error.add_note(
-                f"If it happens again, give a lower temperature (it is {self.temperature:.3g}) or a lower lr."
-            )
+            error.add_note(f"If it happens again, give a lower temperature (it is {self.temperature:.3g}) or lr.")
             raise
         finally:
             self.optimizer.zero_grad()
