@@ -274,7 +274,7 @@ def test_without_the_guard_it_is_only_said():
     expected = pytest.warns(UserWarning, match="a cycle has collapsed: .* kept all the same, since guard=False")
     with expected as seen, pytest.raises(NonFiniteError) as error:
         collapsing(1.0, guard=False)
-    assert "give a lower temperature (it is 1) or a lower lr" in error.value.__notes__[-1]
+    assert "give a lower temperature (it is 1) or lr" in error.value.__notes__[-1]
     assert len(seen) == 1
 
 

@@ -197,7 +197,7 @@ class Ensemble:
             self._say_that_it_is_over()
             self.optimizer.zero_grad()
             return None
-        if all(parameter.grad is None for parameter in self._parameters()):  # else noise alone would move them
+        if all(each.grad is None for group in self.optimizer.param_groups for each in group["params"]):
             raise RuntimeError("no parameter has a gradient; call loss.backward() before ensemble.step(loss)")
         try:
             self.optimizer.step(loss=loss)
