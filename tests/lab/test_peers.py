@@ -184,7 +184,7 @@ def test_swag_draws_from_the_gaussian_of_what_sgd_passed(monkeypatch):
     along = torch.stack(seen).double()
     draws = torch.stack([torch.cat([x.flatten() for x in member.values()]) for member in kept["members"]]).double()
     rank = methods.SWAG_RANK
-    variance = 0.5 * methods.SWAG_SCALE * along.var(dim=0, correction=0) * (1.0 + rank / (rank - 1))
+    variance = 0.5 * along.var(dim=0, correction=0) * (1.0 + rank / (rank - 1))
     away = (draws.mean(dim=0) - along.mean(dim=0)) / (variance / len(draws)).sqrt()
     assert away.abs().max() < 4.5
     ratio = draws.var(dim=0) / variance
@@ -291,6 +291,10 @@ def test_verdicts():
     }
     found = {method: word for method, (_, word) in tables.compare(cells).items()}
     assert found == {"sgd": "ahead", "adamw": "behind", "swag": "tie", "sam": "undecided", "ivon": "ahead: it diverged"}
+    cells["ensemble"] = cell([1.0, math.inf, 1.0, 1.0, 1.0])
+    found = {method: word for method, (_, word) in tables.compare(cells).items()}
+    assert found == dict.fromkeys(("sgd", "adamw", "swag", "sam"), "behind: ours diverged") | {"ivon": "undecided"}
+    cells["ensemble"] = cell(1.0 + seeds)
     text = tables.results_text(cells)
     assert "| IVON | 1 of 5 diverged | ahead: it diverged | – | – | – | – | 1.0 |" in text
     assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")

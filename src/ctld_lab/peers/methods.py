@@ -19,7 +19,7 @@ MOMENTUM = 0.9
 SAMPLES = 20  # of methods that draw networks from a distribution
 DEEP = 3  # members of the deep ensemble that shares the gradients of one
 KEPT = 6  # of the sampler without N: as many as there are cycles
-SWAG_FROM, SWAG_RATE, SWAG_RANK, SWAG_SCALE = 0.75, 0.2, 20, 0.5  # share before averaging, lr after it; as in its paper
+SWAG_FROM, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 20  # share of the steps before averaging, lr after it; networks averaged
 CSGHMC_SHARE, CSGHMC_SAMPLES = 0.8, 3  # of a cycle before sampling, as in its paper; samples of each cycle
 CHUNK = 2000  # rows at a time, where no gradient is needed
 
@@ -180,7 +180,7 @@ def dropout(problem: Problem, options: Options, seed: int) -> Predict:
 
 
 def swag(problem: Problem, options: Options, seed: int) -> Predict:
-    """A Gaussian along the last quarter of SGD, diagonal and of rank 20 (Maddox et al. 2019); as it is in its paper."""
+    """A Gaussian along the last quarter of SGD, diagonal and of rank 20, half of each (Maddox et al. 2019)."""
     model, steps = problem.model(seed), problem.size.steps
     start = round(SWAG_FROM * steps)
     optimizer = _sgd(model, options)
@@ -203,13 +203,17 @@ def swag(problem: Problem, options: Options, seed: int) -> Predict:
     for _ in range(SAMPLES):
         own = torch.randn(len(mean), generator=generator) * along.var(dim=0, correction=0).sqrt()
         shared = torch.randn(len(along), generator=generator) @ away / math.sqrt(len(along) - 1)
-        nn.utils.vector_to_parameters(mean + (SWAG_SCALE / 2.0) ** 0.5 * (own + shared), model.parameters())
+        nn.utils.vector_to_parameters(mean + 0.5**0.5 * (own + shared), model.parameters())
         members.append(state(model))
     return together(model, members)
 
 
 def ivon(problem: Problem, options: Options, seed: int) -> Predict:
-    """Variational, a diagonal Gaussian (Shen et al. 2024; ivon-opt)."""
+    """Variational, a diagonal Gaussian (Shen et al. 2024; ivon-opt).
+
+    With the package's own β₂ its Hessian hardly moves in so few steps; with 0.999, as its authors have it for UCI's data,
+    validation nll was higher (0.23 and 1.3, not 0.13, on 5,000 digits).
+    """
     from ivon import IVON
 
     model = problem.model(seed)
@@ -293,6 +297,8 @@ def cycles(temperature: float | str) -> Callable[[Problem, Options, int], Predic
             seed=stream_seed(seed, "noise"),
         )
         descend(problem, model, lambda gradient: ensemble.step(gradient()), seed)
+        if not ensemble:
+            raise FloatingPointError("every cycle has collapsed")
         return together(model, [sample.state for sample in ensemble.collector])
 
     return train

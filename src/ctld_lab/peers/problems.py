@@ -133,7 +133,10 @@ def photographs() -> Tensor:
 
 
 def _wine(name: str, size: Size, seed: int, tuning: bool, small: bool) -> Problem:
-    """Eleven measurements of red wines, and the grade that tasters gave: 3 to 8. The same rows for every seed."""
+    """Eleven measurements of red wines, and the grade that tasters gave: 3 to 8. A wine that is listed twice counts once.
+
+    The test data are the same for every seed; which of the other rows validate is the seed's.
+    """
     if small:
         from sklearn.datasets import load_wine
 
@@ -141,9 +144,11 @@ def _wine(name: str, size: Size, seed: int, tuning: bool, small: bool) -> Proble
     else:
         table, targets, _ = uci.load("wine-quality-red")
         grades = targets[:, 0].round().astype(np.int64)
-    labels = torch.from_numpy(np.unique(grades, return_inverse=True)[1])
-    order = numpy_generator(0, "subset").permutation(len(labels))
-    parts = np.split(order, np.cumsum([size.test, size.valid]))
+    table, first = np.unique(table, axis=0, return_index=True)
+    labels = torch.from_numpy(np.unique(grades, return_inverse=True)[1][first])
+    tested, others = np.split(numpy_generator(0, "subset").permutation(len(labels)), [size.test])
+    others = others[numpy_generator(seed, "subset", 1).permutation(len(others))]
+    parts = tested, others[: size.valid], others[size.valid :]
     train = table[parts[2]]
     inputs = torch.from_numpy((table - train.mean(axis=0)) / train.std(axis=0)).float()
     test, valid, known = ((inputs[rows], labels[rows]) for rows in parts)
@@ -175,7 +180,7 @@ def _windows(source: str, train: int, held_out: int) -> tuple[int, list[Labelled
     """Each window of fifty characters is read from an empty memory; its labels are the characters that follow."""
     text = data.load_text(source)
     parts = [text.train[: train * WINDOW + 1], text.valid[: held_out * WINDOW + 1], text.test[: held_out * WINDOW + 1]]
-    symbols = int(max(part.max() for part in (text.train, text.valid, text.test))) + 1
+    symbols = int(text.train.max()) + 1
     found = []
     for part in parts:
         characters = torch.from_numpy(part.astype(np.int64))

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch.linalg import LinAlgError
+
 from ctld import NonFiniteError
 from ctld_lab.files import MissingRecord, plain, read_json, read_of, write_bytes
 from ctld_lab.peers.methods import METHODS, sgd
@@ -54,18 +56,23 @@ def carry_out(directory: Path, name: str, method: str, plan: Plan, environment: 
     """Does what has not been done yet; what was done with another plan is refused."""
     path = cell_path(directory, name, method)
     known = about(name, method, plan)
-    cell = read_of(path, known) | {"environment": environment}
+    cell = {"environment": environment} | read_of(path, known)
     trials, finals = cell.setdefault("trials", []), cell.setdefault("final", [])
     proposed = plan.trial_options(method)
     for options in proposed[len(trials) :]:
-        trials.append({"options": options} | _run(load_for(name, plan, TUNING_SEED, tuning=True), method, options))
+        trials.append(
+            {"options": options, **_by(environment)}
+            | _run(load_for(name, plan, TUNING_SEED, tuning=True), method, options)
+        )
         _write(path, cell)
     if not finals:
         cell["chosen"] = min(trials, key=lambda trial: _rank(trial["nll"]))["options"]
+        _write(path, cell)
         print(f"{name} {method}: trials are done, chosen {cell['chosen']}", flush=True)
     for seed in range(len(finals), plan.seeds):
         finals.append(
-            {"seed": seed} | _run(load_for(name, plan, seed, tuning=False), method, cell["chosen"], seed=seed)
+            {"seed": seed, **_by(environment)}
+            | _run(load_for(name, plan, seed, tuning=False), method, cell["chosen"], seed=seed)
         )
         _write(path, cell)
         print(f"{name} {method}: seed {seed}, nll {finals[-1]['nll']}", flush=True)
@@ -74,7 +81,7 @@ def carry_out(directory: Path, name: str, method: str, plan: Plan, environment: 
 def carry_out_reference(directory: Path, name: str, plan: Plan, environment: dict[str, Any]) -> None:
     """At the settings that SGD-M's trials chose."""
     path = cell_path(directory, name, REFERENCE)
-    cell = read_of(path, about(name, REFERENCE, plan)) | {"environment": environment}
+    cell = {"environment": environment} | read_of(path, about(name, REFERENCE, plan))
     finals = cell.setdefault("final", [])
     cell["chosen"] = read_json(cell_path(directory, name, "sgd"))["chosen"]
     for seed in range(len(finals), plan.seeds):
@@ -82,7 +89,8 @@ def carry_out_reference(directory: Path, name: str, plan: Plan, environment: dic
         began = time.process_time()
         models = [sgd(problem, cell["chosen"], seed, member) for member in range(plan.reference)]
         curve = nested(models, problem)
-        finals.append({"seed": seed, "curve": curve, "seconds": time.process_time() - began})
+        seconds = time.process_time() - began
+        finals.append({"seed": seed, **_by(environment), "curve": curve, "seconds": seconds})
         _write(path, cell)
         print(f"{name} {REFERENCE}: seed {seed} is done", flush=True)
 
@@ -119,11 +127,21 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
                 found: dict[str, Any] = {"nll": nll(averaged(predict(problem.held_out[0])), problem.held_out[1])}
             else:
                 found = judge(problem, predict)
-    except (NonFiniteError, FloatingPointError):
+    except (
+        NonFiniteError,
+        FloatingPointError,
+        LinAlgError,
+        SystemExit,
+    ):  # laplace-torch exits where an eigenvalue fails
         found, seconds = {"nll": math.inf}, time.process_time() - began
     if not math.isfinite(found["nll"]):
         found = {"nll": math.inf}
     return found | {"seconds": seconds}
+
+
+def _by(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Which commit made a run: a study that goes on may be another's."""
+    return {"commit": environment["commit"]} if "commit" in environment else {}
 
 
 def _rank(value: float | str) -> float:

@@ -9,7 +9,7 @@ from ctld_lab.files import write_bytes
 from ctld_lab.peers.methods import METHODS
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
-from ctld_lab.report.statistics import LEVEL, Estimate, estimate, holm, within_margin
+from ctld_lab.report.statistics import LEVEL, UNDECIDED, Estimate, estimate, holm, within_margin
 
 OURS = "ensemble"
 Cells = dict[str, dict[str, Any]]
@@ -29,17 +29,18 @@ def values(cell: Mapping[str, Any], metric: str) -> list[float]:
 def compare(cells: Cells, metric: str = "nll") -> dict[str, tuple[Estimate, str]]:
     """`ctld.Ensemble` less each other method, paired by seed and corrected for how many there are (Holm)."""
     ours, found, words = values(cells[OURS], metric), {}, {}
-    for method, cell in cells.items():
-        if method in (OURS, REFERENCE):
-            continue
-        theirs = values(cell, metric)
-        if not all(map(math.isfinite, theirs)):
+    others = [method for method in cells if method not in (OURS, REFERENCE)]
+    for method in others:
+        theirs = values(cells[method], metric)
+        found[method] = estimate([mine - other for mine, other in zip(ours, theirs, strict=True)])
+        if not all(map(math.isfinite, ours)):
+            words[method] = "behind: ours diverged" if all(map(math.isfinite, theirs)) else UNDECIDED
+        elif not all(map(math.isfinite, theirs)):
             words[method] = "ahead: it diverged"
-            found[method] = estimate([])
-        else:
-            found[method] = estimate([mine - other for mine, other in zip(ours, theirs, strict=True)])
-    corrected = holm({method: each.probability for method, each in found.items() if method not in words})
+    corrected = holm({method: 0.0 if method in words else each.probability for method, each in found.items()})
     for method, p in corrected.items():
+        if method in words:
+            continue
         if p < 1.0 - LEVEL:
             words[method] = "ahead" if found[method].mean < 0 else "behind"
         else:
@@ -90,8 +91,7 @@ def results_text(cells: Cells) -> str:
         "worth, networks",
         "CPU s",
     ]
-    missing = [row.title for name, row in METHODS.items() if name not in cells]
-    return _table(head, rows) + (f"\n\nNot complete: {', '.join(missing)}." if missing else "")
+    return _table(head, rows)
 
 
 def strange_text(cells: Cells) -> str:
@@ -127,11 +127,11 @@ def chosen_text(cells: Cells, plan: Plan) -> str:
 
 
 def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
-    """By the name of the place in docs/peers.md; problems of which nothing is complete are left out."""
+    """By the name of the place in docs/peers.md; problems that are not complete are left out."""
     found = {}
     for name, plan in plans.items():
         cells = load(directory, name, plan)
-        if any(method in METHODS for method in cells):
+        if cells.keys() >= {REFERENCE, *(method for method, row in METHODS.items() if name not in row.not_for)}:
             found[name] = results_text(cells)
             found[f"{name}-chosen"] = chosen_text(cells, plan)
             if name.startswith("digits"):

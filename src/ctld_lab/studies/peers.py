@@ -50,7 +50,7 @@ PLANS: dict[str, dict[str, Plan]] = {
         "text": Plan(Size(6, 40, 8, 8, 4, cycles=2, width=8, clip=5.0), TEXT, **SMALL),  # type: ignore[arg-type]
     },
     "laptop": {
-        "wine": Plan(Size(3000, 999, 200, 400, 64, width=50), WINE, **LAPTOP),  # type: ignore[arg-type]
+        "wine": Plan(Size(3000, 849, 170, 340, 64, width=50), WINE, **LAPTOP),  # type: ignore[arg-type]
         "digits5k": Plan(Size(6000, 5000, 5000, 10_000, 128), DIGITS, **LAPTOP),  # type: ignore[arg-type]
         "digits60k": Plan(Size(9000, 55_000, 5000, 10_000, 128), ALL_DIGITS, **LAPTOP),  # type: ignore[arg-type]
         "text": Plan(Size(960, 50_000, 2000, 2000, 50, width=64, clip=5.0), TEXT, **LAPTOP),  # type: ignore[arg-type]
