@@ -1,6 +1,7 @@
 """The study of temperings: targets and their answers, what a chain is measured by, and sentences that follow the records."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report import temperings
-from ctld_lab.report.reading import read_study
+from ctld_lab.report.reading import read_study, read_tables
 from ctld_lab.report.temperings import OFF, Found, together
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
@@ -273,6 +274,56 @@ def test_tables_have_the_numbers_and_their_errors(tmp_path):
         "calibrated", "twin: half the force", "the paper's", "driven, 1,000 steps", "calibrated", "the paper's",
         "driven, 1,000 steps", "none",
     ]  # fmt: skip
+
+
+def check_targets_follow_from_runs(folder):
+    """Means and errors of the targets' table are those of the runs, put together."""
+    tables = read_tables(folder, "tempering-")
+    runs, found = tables["runs"], 0
+    for _, line in tables["targets"].iterrows():
+        own = runs[
+            (runs["target"] == line["target"])
+            & (runs["tempering"] == line["tempering"])
+            & (runs["average"] == line["average"])
+        ]
+        if len(own):
+            found += 1
+            assert own["mean"].mean() == pytest.approx(line["mean"], rel=1e-9, abs=1e-12)
+            error = math.sqrt((own["error"] ** 2).sum(skipna=False)) / len(own)
+            assert error == pytest.approx(line["error"], rel=1e-9, abs=1e-12, nan_ok=True)
+    wells = tables["wells"][tables["wells"]["dimensions"] != "any"]
+    for _, line in wells.iterrows():
+        own = runs[
+            (runs["target"] == "double-well")
+            & (runs["dimensions"] == line["dimensions"])
+            & (runs["tempering"] == line["tempering"])
+        ]
+        crossed, configured, trips = (
+            own[own["average"] == name] for name in ("crossing rate", "configurational temperature", "half trips")
+        )
+        assert len(crossed) == int(line["runs"])
+        found += 1
+        assert crossed["mean"].mean() == pytest.approx(line["crossing_rate"], rel=1e-9)
+        assert configured["mean"].mean() == pytest.approx(line["configurational_temperature"], rel=1e-9, nan_ok=True)
+        assert trips["mean"].min() == pytest.approx(line["fewest_half_trips"], nan_ok=True) or trips.empty
+    return found
+
+
+def test_values_of_each_run_are_kept(smoke):
+    """And a table in which one of them was changed is seen not to follow from them."""
+    assert check_targets_follow_from_runs(smoke.path / "tables") > 20
+
+
+def test_a_changed_value_of_a_run_is_seen(smoke, tmp_path):
+    shutil.copytree(smoke.path / "tables", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "tempering-runs.csv"
+    first, *rest = path.read_text().splitlines()
+    place = next(n for n, line in enumerate(rest) if ",crossing rate," in line)
+    *key, mean, error = rest[place].split(",")
+    rest[place] = ",".join([*key, str(float(mean) + 1.0), error])
+    path.write_text("\n".join([first, *rest]) + "\n")
+    with pytest.raises(AssertionError):
+        check_targets_follow_from_runs(tmp_path)
 
 
 def test_nothing_done_says_so(tmp_path):

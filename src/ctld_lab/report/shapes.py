@@ -154,6 +154,7 @@ theorem-points: tempering quantity variable at value standard_error
 wells: dimensions tempering kinetic_temperature kinetic_temperature_error configurational_temperature \
 configurational_temperature_error mean_square_ratio mean_square_ratio_error crossing_rate crossing_rate_error crossing_ratio \
 crossing_ratio_error kinetic_scatter square_scatter largest_total_variation fewest_half_trips steps runs
+runs: target dimensions tempering seed average mean error
 targets: target tempering average mean error expected expected_error errors_away
 differences: workload one other role metric mean low high count word
 flat-values: method variant measure mean low high count tempered weight_decay

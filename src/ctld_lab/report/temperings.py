@@ -50,7 +50,7 @@ MEASURED = (
     "crossing_rate",
     "crossing_ratio",
 )
-WELLS, TARGETS = TABLES["wells"], TABLES["targets"]
+WELLS, TARGETS, RUNS = TABLES["wells"], TABLES["targets"], TABLES["runs"]
 BESIDE = ["state", "depth", "most_half_trips"]  # of runs, and not stored
 
 
@@ -224,6 +224,24 @@ def targets_frame(study: StudyRecord) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=TARGETS)
 
 
+def runs_frame(study: StudyRecord) -> pd.DataFrame:
+    """One line per run and average, of which the others are made: as it was published, or from the runs."""
+    if study.published:
+        return study.table("runs")
+    lines: list[list[Any]] = []
+    for group in [*groups(study, wells=True), *groups(study, wells=False)]:
+        for run in group.done:
+            key = [group.target, group.dimensions, group.tempering, run.config.get("seed", 0)]
+            averages = {name: found_in(record) for name, record in run.result.get("means", {}).items()}
+            if "crossing_rate" in run.result:
+                averages["crossing rate"] = found_in(run.result["crossing_rate"])
+            for name in ("half_trips", "total_variation"):
+                if name in run.result:
+                    averages[name.replace("_", " ")] = Found(float(run.result[name]), math.nan)
+            lines += [[*key, name, found.mean, found.error] for name, found in averages.items()]
+    return pd.DataFrame(lines, columns=RUNS)
+
+
 # ---- the section ----
 
 
@@ -241,7 +259,7 @@ def content(study: StudyRecord) -> Content:
         for name, own in judged.groupby("tempering", sort=False)
     ]
     prose = Prose("tempering", wells=told, off=off)
-    made = Content(summary=prose.paragraphs("summary"))
+    made = Content(summary=prose.paragraphs("summary"), data={"runs": runs_frame(study)})
     if told:
         made.plots.append(_plot(wells, prose("caption")))
     if len(wells):
