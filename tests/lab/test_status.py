@@ -59,6 +59,14 @@ def table(capsys, path):
     return out
 
 
+def test_a_chain_has_one_clock(study):
+    """Runs of the studies of samplers: not evaluated on their way, and their seconds are one number."""
+    run = study.run("chain")
+    run.prepare({"kind": "tempering", "role": "final", "steps": 200})
+    run.write("result.json", {"steps": 200, "seconds": 50.0})
+    assert read(run, live=False).pace == {1: 0.25}
+
+
 def test_a_layer_that_was_not_reached_takes_what_it_took_elsewhere_at_this_runs_speed(study):
     done = add(study, "ctld-paper-seed0", step=200, ended=True)
     begun = add(study, "sgd-paper-seed0", step=50, factor=3.0)

@@ -109,7 +109,8 @@ def read(run: RunDirectory, *, live: bool) -> RunStatus:
         state = "diverged" if result.get("diverged") else "done"
         reached = int(number(result.get("steps", sum(plan))))
         if not pace and state == "done" and reached:  # a kind of run that is not evaluated on its way
-            pace = {1: sum(map(number, result.get("seconds", {}).values())) / reached}
+            clocks = result.get("seconds", 0.0)  # or one clock, of a chain
+            pace = {1: sum(map(number, clocks.values() if isinstance(clocks, dict) else [clocks])) / reached}
     elif state == "started":
         state = "running" if live and time.time() - number(told.get("time", 0.0)) < SILENT else "stopped"
     return RunStatus(run.name, state, reached, plan, pace)
