@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from ctld_lab.peers import methods, problems, scores, study, tables
 from ctld_lab.peers.methods import METHODS
 from ctld_lab.studies import peers
 from ctld_lab.traps.study import cell_path
+from ctld_lab.traps.tables import document
 
+ROOT = Path(__file__).parents[2]
 SMOKE = peers.PLANS["smoke"]
 MODULES = {"ivon-opt": "ivon", "laplace-torch": "laplace", "pytorch-optimizer": "pytorch_optimizer"}
 
@@ -298,3 +301,67 @@ def test_verdicts():
     text = tables.results_text(cells)
     assert "| IVON | 1 of 5 diverged | ahead: it diverged | – | – | – | – | 1.0 |" in text
     assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")
+
+
+def test_the_page_shows_the_stored_runs():
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    made = tables.texts(ROOT / "results" / "peers", peers.PLANS["laptop"])
+    assert made
+    assert document(page, made) == page
+
+
+def test_what_the_page_says_came_out():
+    """The sentences of docs/peers.md, README and docs/which.md, from the stored runs."""
+    cells = {
+        name: tables.load(ROOT / "results" / "peers", name, peers.PLANS["laptop"][name])
+        for name in ("wine", "digits5k")
+    }
+    words = {name: {method: word for method, (_, word) in tables.compare(each).items()} for name, each in cells.items()}
+    digits, wine = words["digits5k"], words["wine"]
+    nine = {"sgd", "sam", "adamw", "swag", "ivon", "laplace_last", "laplace_kfac", "csghmc", "deep"}
+    assert {method for method, word in digits.items() if word == "ahead"} == nine
+    assert digits["without_n"] == "ahead: it diverged"
+    assert [digits[name] for name in ("dropout", "ensemble_cold", "ensemble_tuned")] == [
+        "undecided",
+        "undecided",
+        "tie",
+    ]
+    assert {method for method, word in wine.items() if word == "behind"} == {"adamw", "ensemble_cold", "csghmc", "deep"}
+    assert {method for method, word in wine.items() if word == "ahead"} == {"sam", "ensemble_tuned", "without_n"}
+    assert wine["sgd"] == "tie"
+    assert sum(word == "tie" for word in wine.values()) == 6
+    mean = {
+        name: {m: np.mean(tables.values(c, "nll")) for m, c in each.items() if m in METHODS}
+        for name, each in cells.items()
+    }
+    ours = mean["digits5k"]["ensemble"]
+    assert min(mean["digits5k"], key=mean["digits5k"].__getitem__) == "dropout"
+    assert round(100 * (1 - ours / mean["digits5k"]["sgd"])) == 9
+    assert round(mean["digits5k"]["ensemble_cold"] - ours, 4) == 0.0059
+    assert round(100 * (1 - ours / mean["digits5k"]["ensemble_cold"])) == 4
+    assert all(value >= 5 for value in tables.worth(cells["digits5k"], "ensemble"))
+    ratio = {method: mean["wine"]["ensemble"] / value - 1 for method, value in mean["wine"].items()}
+    assert all(abs(value) < 0.03 for method, value in ratio.items() if method != "without_n")
+    assert all(0.005 < ratio[method] < 0.025 for method in ("adamw", "ensemble_cold", "csghmc", "deep"))
+    trials = {m: min(float(t["nll"]) for t in c["trials"]) for m, c in cells["wine"].items() if m in METHODS}
+    assert min(trials, key=trials.__getitem__) == "dropout"
+    assert sorted(mean["wine"], key=mean["wine"].__getitem__)[-2:] == ["dropout", "without_n"]
+    seconds = {m: np.mean(tables.values(c, "seconds")) for m, c in cells["digits5k"].items() if m in METHODS}
+    slower = {m: value / seconds["sgd"] for m, value in seconds.items()}
+    assert [round(slower[m], 1) for m in ("ivon", "dropout")] == [2.6, 1.4]
+    assert all(value < 1.205 for m, value in slower.items() if m not in ("ivon", "dropout"))
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert "ahead of nine of its peers" in page
+
+
+def test_stored_runs_are_complete_and_named():
+    """A problem that is not complete is named as such on the page."""
+    page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    left = []
+    for name, plan in peers.PLANS["laptop"].items():
+        cells = tables.load(ROOT / "results" / "peers", name, plan)
+        wanted = {method for method, row in METHODS.items() if name not in row.not_for} | {study.REFERENCE}
+        if set(cells) != wanted:
+            left.append(name)
+    (line,) = [line for line in page.splitlines() if line.startswith("Not run yet:")] or [""]
+    assert [name for name in peers.PLANS["laptop"] if f"`{name}`" in line] == left
