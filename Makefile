@@ -107,10 +107,10 @@ wheel: .venv/wheel.stamp
 	$(INSTALL) -e '.[dev,posterior]'
 	@touch $@
 
-# laplace-torch names torchvision, which it does not import, and whose wheel must fit torch's: hence what it does import.
+# laplace-torch and backpack name torchvision, which they do not import, and whose wheel must fit torch's: hence what is imported.
 .venv/peers.stamp: .venv/test.stamp
-	$(INSTALL) ivon-opt pytorch-optimizer backpack-for-pytorch curvlinops-for-pytorch opt-einsum
-	$(INSTALL) --no-deps laplace-torch asdfghjkl
+	$(INSTALL) ivon-opt pytorch-optimizer opt-einsum einconv einops linear_operator tqdm unfoldNd
+	$(INSTALL) --no-deps laplace-torch asdfghjkl==0.1a4 backpack-for-pytorch curvlinops-for-pytorch
 	@touch $@
 
 .venv/integrations.stamp: .venv/test.stamp
