@@ -42,6 +42,12 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
+def write_cell(path: Path, value: Any) -> None:
+    """As `write_json`, in one line and with its folder: of studies that keep a file for each problem and method."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_bytes(path, (json.dumps(plain(value), separators=(",", ":")) + "\n").encode())
+
+
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, keep: Path | None = None) -> None:
     """As `write_json`, for any content. What is not `durable` may be lost with the machine's power, never be torn.
 

@@ -59,10 +59,10 @@ class Searches:
     ) -> None:
         self._directory, self._spaces, self._metric, self._stored = directory, spaces, metric, stored
         self._proposals = {name: propose(space, trials) for name, space in spaces.items()}
-        for name, proposed in self._proposals.items() if stored is not None else ():
-            if [show_settings(x) for x in proposed] != [
-                str(line["parameters"]) for line in (stored or {}).get(name, ())
-            ]:
+        for name, proposed in self._proposals.items():
+            if stored is None:
+                break
+            if [show_settings(x) for x in proposed] != [str(line["parameters"]) for line in stored.get(name, ())]:
                 raise RecordError(
                     f"--tuned: the stored trials of {name} are not the {trials} that this version would run; leave --tuned "
                     "out, and they are run"

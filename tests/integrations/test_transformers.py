@@ -117,5 +117,6 @@ def test_weight_decay_that_the_trainer_overwrites_is_said(tmp_path):
 
 
 def test_a_minimizer_is_left_in_peace(tmp_path):
+    """Clipping and a schedule are its own affair: no warning, which here would be an error."""
     model = Model()
     trainer_of(tmp_path, model, build(model, "adam"), max_grad_norm=1.0, lr_scheduler_type="linear").train()

@@ -14,9 +14,9 @@ from ctld_lab.files import read_json, read_of
 from ctld_lab.images import gaussians, pictures, show
 from ctld_lab.images.methods import COLD, FINE_LR, LEVELS, LRS, METHODS, MOMENTUM, Setting, fit, relocate, setting
 from ctld_lab.images.study import about
+from ctld_lab.report.markdown import document
 from ctld_lab.studies.images import COUNTS, SIZES, execute
 from ctld_lab.traps.study import cell_path
-from ctld_lab.traps.tables import document
 
 ROOT = Path(__file__).parents[2]
 STORED = ROOT / "results" / "images"

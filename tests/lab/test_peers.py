@@ -12,21 +12,21 @@ import pytest
 import torch
 from torch import nn
 
+from ctld_lab import data
 from ctld_lab.files import read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
 from ctld_lab.peers.methods import METHODS
+from ctld_lab.report.markdown import document
 from ctld_lab.studies import peers
 from ctld_lab.traps.study import cell_path
-from ctld_lab.traps.tables import document
 
 ROOT = Path(__file__).parents[2]
 SMOKE = peers.PLANS["smoke"]
-MODULES = {"ivon-opt": "ivon", "laplace-torch": "laplace", "pytorch-optimizer": "pytorch_optimizer"}
 
 
 def available(method):
-    package = METHODS[method].package
-    return not package or importlib.util.find_spec(MODULES[package]) is not None
+    module = METHODS[method].module
+    return not module or importlib.util.find_spec(module) is not None
 
 
 def small(name="digits5k", seed=0, tuning=True):
@@ -222,18 +222,18 @@ def test_a_study_that_was_stopped_goes_on(tmp_path, monkeypatch):
     plan = SMOKE["wine"]
     study.carry_out(tmp_path / "whole", "wine", "sgd", plan, {})
     study.carry_out_reference(tmp_path / "whole", "wine", plan, {})
-    write = study._write
+    write = study.write_cell
 
     def once(path, cell):
         write(path, cell)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "_write", once)
+    monkeypatch.setattr(study, "write_cell", once)
     for _ in range(plan.trials + 2 * plan.seeds):
         with pytest.raises(KeyboardInterrupt):
             study.carry_out(tmp_path / "parts", "wine", "sgd", plan, {})
             study.carry_out_reference(tmp_path / "parts", "wine", plan, {})
-    monkeypatch.setattr(study, "_write", write)
+    monkeypatch.setattr(study, "write_cell", write)
     study.carry_out(tmp_path / "parts", "wine", "sgd", plan, {})
     study.carry_out_reference(tmp_path / "parts", "wine", plan, {})
     for method in ("sgd", study.REFERENCE):
@@ -268,6 +268,29 @@ def test_what_there_is_not_is_refused_before_any_run(tmp_path, given, words):
     with pytest.raises(ValueError, match=words):
         peers.execute(given.pop("scale"), tmp_path, **given)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_is_missing_is_told_before_any_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"SAM needs the package pytorch-optimizer, .* make peers"):
+        peers.execute("smoke", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_are_missing_are_told_before_any_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("CTLD_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(data.locate, "search_path", lambda folder=None: [tmp_path / "nowhere"])
+    with pytest.raises(data.DataError, match="ctld data fetch mnist"):
+        peers.execute("laptop", tmp_path / "out", methods=["sgd"], problems=["digits5k"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stored_file_of_another_plan_is_not_shown(tmp_path):
+    plan = replace(SMOKE["wine"], trials=1, seeds=1)
+    study.carry_out(tmp_path, "wine", "sgd", plan, {})
+    assert set(tables.load(tmp_path, "wine", plan)) == {"sgd"}
+    with pytest.raises(ValueError, match="give another directory, or remove it"):
+        tables.load(tmp_path, "wine", replace(plan, trials=2))
 
 
 # ---- tables ----

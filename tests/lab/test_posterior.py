@@ -1,6 +1,7 @@
 """The study of posteriors: samplers see the reference's potential, scores tell right from wrong, and the smoke scale runs."""
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ctld_lab.data import uci
 from ctld_lab.posterior import agreement, reference, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS, split
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
+from ctld_lab.report.markdown import document
 from ctld_lab.studies import posterior
 
 STORED = Path(__file__).parents[2] / "results" / "posterior" / "reference"
@@ -160,3 +162,12 @@ def test_smoke(tmp_path):
         posterior.execute("smoke", tmp_path, ["sgdd"])
     with pytest.raises(ValueError, match="no problem 'hat'"):
         posterior.execute("smoke", tmp_path, [], ["hat"])
+
+
+def test_the_page_shows_the_stored_runs(tmp_path):
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
+    shutil.copytree(root / "results" / "posterior", tmp_path / "posterior")
+    made = tables.write(tmp_path / "posterior", tmp_path / "posterior" / "reference")
+    assert len(made) == 8
+    assert document(page, made) == page

@@ -8,6 +8,7 @@ from scipy import stats
 
 from ctld_lab.cli import main
 from ctld_lab.files import read_json
+from ctld_lab.report.markdown import document
 from ctld_lab.studies.traps import PROBLEMS, SIZES, execute
 from ctld_lab.traps import show, tables
 from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
@@ -75,11 +76,9 @@ def test_range_of_temperatures():
 
 def test_a_document_without_a_place_is_refused():
     with pytest.raises(ValueError, match="has no place for 'success'"):
-        tables.document("no marks", {"success": "| a |"})
+        document("no marks", {"success": "| a |"})
     marked = "x\n<!-- begin success -->\nold\n<!-- end success -->\ny\n"
-    assert (
-        tables.document(marked, {"success": "| a |"}) == "x\n<!-- begin success -->\n| a |\n<!-- end success -->\ny\n"
-    )
+    assert document(marked, {"success": "| a |"}) == "x\n<!-- begin success -->\n| a |\n<!-- end success -->\ny\n"
 
 
 # ---- runs ----
@@ -131,7 +130,7 @@ def test_what_is_not_known_is_refused(tmp_path):
 def test_the_document_says_what_is_stored():
     results, _ = tables.load(STORED, tuple(PROBLEMS))
     page = (ROOT / "docs" / "traps.md").read_text()
-    assert tables.document(page, tables.texts(results)) == page
+    assert document(page, tables.texts(results)) == page
 
 
 def test_the_findings_are_those_of_the_tables():

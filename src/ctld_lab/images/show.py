@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from ctld_lab.files import MissingRecord, read_json, write_bytes
 from ctld_lab.images import gaussians, pictures
 from ctld_lab.images.methods import LEVELS, LRS, METHODS
+from ctld_lab.report.markdown import table
 from ctld_lab.report.plots import STYLE
 from ctld_lab.report.statistics import Estimate, estimate, holm
 from ctld_lab.traps.study import cell_path
@@ -82,14 +83,10 @@ def texts(results: Results) -> dict[str, str]:
         interval = "{:+.2f} ({:+.2f} to {:+.2f})".format(difference.mean, *difference.ends)
         compared.append([str(count), *(METHODS[name].title for name in pair), interval, f"{p:.2g}", verdict])
     return {
-        "psnr": _table(["k", "method", *names, "mean"], found),
-        "compared": _table(["k", "method", "against", "dB (95 %)", "p", "verdict"], compared),
-        "chosen": _table(["k", "method", "chosen", "dB in tuning"], chosen),
+        "psnr": table(["k", "method", *names, "mean"], found),
+        "compared": table(["k", "method", "against", "dB (95 %)", "p", "verdict"], compared),
+        "chosen": table(["k", "method", "chosen", "dB in tuning"], chosen),
     }
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
 def _chosen(chosen: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ctld_lab.files import plain, read_of, write_bytes
+from ctld_lab.files import read_of, write_cell
 from ctld_lab.images import gaussians, pictures
 from ctld_lab.images.methods import LEVELS, LRS, METHODS, fit, setting
 from ctld_lab.traps.study import cell_path, generator, seed_of
@@ -34,8 +34,7 @@ def carry_out(directory: Path, count: int, method: str, size: Size, environment:
         cell = read_of(path, known)
         if stage not in cell:
             cell |= {stage: compute(count, method, size, cell), "environment": environment}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, (json.dumps(plain(cell), separators=(",", ":")) + "\n").encode())
+            write_cell(path, cell)
             print(f"k{count} {method}: {stage} is done, at {cell['tuning']['chosen']['setting']}", flush=True)
 
 

@@ -1,33 +1,39 @@
 """What is compared. All have the same number of gradients; each returns what it predicts, member by member."""
 
+import importlib.util
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from ctld import Ensemble, create
 from ctld_lab.peers.problems import Problem
+from ctld_lab.peers.training import (
+    CHUNK,
+    MOMENTUM,
+    Options,
+    Predict,
+    alone,
+    by_sgd,
+    descend,
+    in_chunks,
+    momentum_sgd,
+    plain,
+    state,
+    together,
+)
 from ctld_lab.streams import stream_seed
 
-MOMENTUM = 0.9
 SAMPLES = 20  # of methods that draw networks from a distribution
 DEEP = 3  # members of the deep ensemble that shares the gradients of one
 KEPT = 6  # of the sampler without N: as many as there are cycles
 SWAG_FROM, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 20  # share of the steps before averaging, lr after it; networks averaged
 CSGHMC_SHARE, CSGHMC_SAMPLES = 0.8, 3  # of a cycle before sampling, as in its paper; samples of each cycle
-CHUNK = 2000  # rows at a time, where no gradient is needed
-
-Options = Mapping[str, float]
-Predict = Callable[[Tensor], Tensor]
-"""From inputs to log-probabilities: members, inputs, (characters,) classes."""
-Advance = Callable[[Callable[[], Tensor]], Any]
-"""One step, given what computes a gradient and returns the loss."""
 
 
 @dataclass(frozen=True)
@@ -38,109 +44,24 @@ class Method:
     """Whose range of lr and weight decay it shares."""
     third: str = ""
     """What is tuned beside them."""
-    package: str = ""
-    """That must be installed; ours and torch's need none."""
+    module: str = ""
+    """Of another package, that must be installed; ours and torch's need none."""
     not_for: tuple[str, ...] = ()
     """Problems that the package cannot do."""
-
-
-# ---- training ----
-
-
-def descend(
-    problem: Problem,
-    model: nn.Module,
-    advance: Advance,
-    seed: int,
-    *,
-    steps: int | None = None,
-    member: int = 0,
-    after: Callable[[int], None] = lambda step: None,
-) -> None:
-    """`after` is told how many steps there have been."""
-    for step, batch in enumerate(problem.batches(seed, steps or problem.size.steps, member), start=1):
-
-        def gradient(batch: tuple[Tensor, Tensor] = batch) -> Tensor:
-            model.zero_grad()
-            loss = problem.loss(model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if problem.size.clip:
-                nn.utils.clip_grad_value_(model.parameters(), problem.size.clip)
-            return loss.detach()
-
-        advance(gradient)
-        after(step)
-
-
-def _plain(optimizer: torch.optim.Optimizer, schedule: Any = None) -> Advance:
-    def advance(gradient: Callable[[], Tensor]) -> None:
-        gradient()
-        optimizer.step()
-        if schedule is not None:
-            schedule.step()
-
-    return advance
-
-
-def _sgd(model: nn.Module, options: Options) -> torch.optim.SGD:
-    return torch.optim.SGD(
-        model.parameters(), options["lr"], MOMENTUM, weight_decay=options["weight_decay"], fused=True
-    )
-
-
-def _by_sgd(problem: Problem, options: Options, seed: int, *, steps: int, member: int = 0, dropout: float = 0.0) -> Any:
-    """A network trained with lr along half a cosine to zero."""
-    model = problem.model(seed, member, dropout)
-    optimizer = _sgd(model, options)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "dropout", member))
-        descend(
-            problem, model, _plain(optimizer, CosineAnnealingLR(optimizer, steps)), seed, steps=steps, member=member
-        )
-    return model
-
-
-def state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-# ---- prediction ----
-
-
-@torch.no_grad()
-def _in_chunks(inputs: Tensor, call: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.cat([call(part).log_softmax(dim=-1) for part in torch.split(inputs, CHUNK)])
-
-
-def together(model: nn.Module, members: Iterable[Mapping[str, Tensor]]) -> Predict:
-    kept = [dict(member) for member in members]
-
-    def predict(inputs: Tensor) -> Tensor:
-        def call(member: dict[str, Tensor]) -> Callable[[Tensor], Tensor]:
-            return lambda part: functional_call(model, member, (part,))
-
-        model.eval()
-        return torch.stack([_in_chunks(inputs, call(member)) for member in kept])
-
-    return predict
-
-
-def _alone(model: nn.Module) -> Predict:
-    return together(model, [state(model)])
 
 
 # ---- one network ----
 
 
 def sgd(problem: Problem, options: Options, seed: int, member: int = 0) -> Predict:
-    return _alone(_by_sgd(problem, options, seed, steps=problem.size.steps, member=member))
+    return alone(by_sgd(problem, options, seed, steps=problem.size.steps, member=member))
 
 
 def adamw(problem: Problem, options: Options, seed: int) -> Predict:
     model = problem.model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), options["lr"], weight_decay=options["weight_decay"], fused=True)
-    descend(problem, model, _plain(optimizer, CosineAnnealingLR(optimizer, problem.size.steps)), seed)
-    return _alone(model)
+    descend(problem, model, plain(optimizer, CosineAnnealingLR(optimizer, problem.size.steps)), seed)
+    return alone(model)
 
 
 def sam(problem: Problem, options: Options, seed: int) -> Predict:
@@ -160,7 +81,7 @@ def sam(problem: Problem, options: Options, seed: int) -> Predict:
         schedule.step()
 
     descend(problem, model, advance, seed, steps=steps)
-    return _alone(model)
+    return alone(model)
 
 
 # ---- distributions around one network ----
@@ -168,13 +89,13 @@ def sam(problem: Problem, options: Options, seed: int) -> Predict:
 
 def dropout(problem: Problem, options: Options, seed: int) -> Predict:
     """Units drop out in prediction too (Gal and Ghahramani 2016)."""
-    model = _by_sgd(problem, options, seed, steps=problem.size.steps, dropout=options["dropout"])
+    model = by_sgd(problem, options, seed, steps=problem.size.steps, dropout=options["dropout"])
 
     def predict(inputs: Tensor) -> Tensor:
         model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "noise"))
-            return torch.stack([_in_chunks(inputs, model) for _ in range(SAMPLES)])
+            return torch.stack([in_chunks(inputs, model) for _ in range(SAMPLES)])
 
     return predict
 
@@ -183,7 +104,7 @@ def swag(problem: Problem, options: Options, seed: int) -> Predict:
     """A Gaussian along the last quarter of SGD, diagonal and of rank 20, half of each (Maddox et al. 2019)."""
     model, steps = problem.model(seed), problem.size.steps
     start = round(SWAG_FROM * steps)
-    optimizer = _sgd(model, options)
+    optimizer = momentum_sgd(model, options)
 
     def rate(step: int) -> float:
         return SWAG_RATE + (1.0 - SWAG_RATE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / start)))
@@ -195,7 +116,7 @@ def swag(problem: Problem, options: Options, seed: int) -> Predict:
         if step in places:
             seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
 
-    descend(problem, model, _plain(optimizer, LambdaLR(optimizer, rate)), seed, after=after)
+    descend(problem, model, plain(optimizer, LambdaLR(optimizer, rate)), seed, after=after)
     along = torch.stack(seen)
     mean, away = along.mean(dim=0), along - along.mean(dim=0)
     generator = torch.Generator().manual_seed(stream_seed(seed, "noise"))
@@ -247,7 +168,7 @@ def laplace(subset: str, how: str) -> Callable[[Problem, Options, int], Predict]
     def train(problem: Problem, options: Options, seed: int) -> Predict:
         from laplace import Laplace
 
-        model = _by_sgd(problem, options, seed, steps=problem.size.steps)
+        model = by_sgd(problem, options, seed, steps=problem.size.steps)
         around = Laplace(model, "classification", subset_of_weights=subset, hessian_structure="kron")
         around.fit(DataLoader(TensorDataset(*problem.train), batch_size=500))
         if "prior_precision" in options:
@@ -276,7 +197,7 @@ def laplace(subset: str, how: str) -> Callable[[Problem, Options, int], Predict]
 def deep(problem: Problem, options: Options, seed: int) -> Predict:
     """Networks of their own, each with its share of the gradients (Lakshminarayanan et al. 2017)."""
     steps = problem.size.steps // DEEP
-    models = [_by_sgd(problem, options, seed, steps=steps, member=member) for member in range(DEEP)]
+    models = [by_sgd(problem, options, seed, steps=steps, member=member) for member in range(DEEP)]
     return together(models[0], map(state, models))
 
 
@@ -342,10 +263,11 @@ def _sampled(problem: Problem, model: nn.Module, optimizer: Any, seed: int, plac
         if step in places:
             members.append(state(model))
 
-    descend(problem, model, _plain(optimizer), seed, after=after)
+    descend(problem, model, plain(optimizer), seed, after=after)
     return together(model, members)
 
 
+PACKAGES = {"ivon": "ivon-opt", "laplace": "laplace-torch", "pytorch_optimizer": "pytorch-optimizer"}
 METHODS: dict[str, Method] = {
     "ensemble": Method("ctld.Ensemble", cycles("auto")),
     "ensemble_tuned": Method("ctld.Ensemble, T tuned", cycles("tuned"), third="temperature"),
@@ -353,16 +275,25 @@ METHODS: dict[str, Method] = {
     "csghmc": Method("cyclical SGHMC", csghmc, third="temperature"),
     "sgd": Method("SGD-M", sgd),
     "adamw": Method("AdamW", adamw, rates="adamw"),
-    "sam": Method("SAM", sam, third="rho", package="pytorch-optimizer"),
+    "sam": Method("SAM", sam, third="rho", module="pytorch_optimizer"),
     "dropout": Method("MC dropout", dropout, third="dropout"),
     "swag": Method("SWAG", swag),
-    "ivon": Method("IVON", ivon, rates="ivon", third="hess_init", package="ivon-opt"),
-    "laplace_last": Method(
-        "Laplace, last layer", laplace("last_layer", "glm"), package="laplace-torch", not_for=("text",)
-    ),
+    "ivon": Method("IVON", ivon, rates="ivon", third="hess_init", module="ivon"),
+    "laplace_last": Method("Laplace, last layer", laplace("last_layer", "glm"), module="laplace", not_for=("text",)),
     "laplace_kfac": Method(
-        "Laplace, KFAC", laplace("all", "nn"), third="prior_precision", package="laplace-torch", not_for=("text",)
+        "Laplace, KFAC", laplace("all", "nn"), third="prior_precision", module="laplace", not_for=("text",)
     ),
     "deep": Method("deep ensemble of 3", deep),
     "without_n": Method("SGHMC without N", without_n),
 }
+
+
+def check_packages(methods: Iterable[str]) -> None:
+    """Refuses what cannot be run, with the remedy."""
+    for name in methods:
+        module = METHODS[name].module
+        if module and importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(
+                f"{METHODS[name].title} needs the package {PACKAGES[module]}, which is not installed: make peers, or "
+                "pip install 'ctld[peers]'; or name the others with --methods"
+            )

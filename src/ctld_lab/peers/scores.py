@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ctld.ensembles.averages import entropy
 from ctld.ensembles.metrics import classification_metrics
-from ctld_lab.peers.methods import Predict
 from ctld_lab.peers.problems import Problem
+from ctld_lab.peers.training import Predict
 
 
 def averaged(members: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 from torch.linalg import LinAlgError
 
 from ctld import NonFiniteError
-from ctld_lab.files import MissingRecord, plain, read_json, read_of, write_bytes
+from ctld_lab.files import read_json, read_of, write_cell
 from ctld_lab.peers.methods import METHODS, sgd
 from ctld_lab.peers.problems import Problem, Size, load
 from ctld_lab.peers.scores import averaged, judge, nested, nll
@@ -23,6 +23,8 @@ TUNING_SEED = 1000  # far from the seeds of the runs that count
 REFERENCE = "reference"
 """The deep ensemble of networks that have all the gradients each: what others are counted in."""
 
+FAILURES = (NonFiniteError, FloatingPointError, LinAlgError, SystemExit)
+"""Of a training that diverges; laplace-torch exits where an eigenvalue fails."""
 Ends = tuple[float, float]
 
 
@@ -64,17 +66,17 @@ def carry_out(directory: Path, name: str, method: str, plan: Plan, environment: 
             {"options": options, **_by(environment)}
             | _run(load_for(name, plan, TUNING_SEED, tuning=True), method, options)
         )
-        _write(path, cell)
+        write_cell(path, cell)
     if not finals:
         cell["chosen"] = min(trials, key=lambda trial: _rank(trial["nll"]))["options"]
-        _write(path, cell)
+        write_cell(path, cell)
         print(f"{name} {method}: trials are done, chosen {cell['chosen']}", flush=True)
     for seed in range(len(finals), plan.seeds):
         finals.append(
             {"seed": seed, **_by(environment)}
             | _run(load_for(name, plan, seed, tuning=False), method, cell["chosen"], seed=seed)
         )
-        _write(path, cell)
+        write_cell(path, cell)
         print(f"{name} {method}: seed {seed}, nll {finals[-1]['nll']}", flush=True)
 
 
@@ -91,7 +93,7 @@ def carry_out_reference(directory: Path, name: str, plan: Plan, environment: dic
         curve = nested(models, problem)
         seconds = time.process_time() - began
         finals.append({"seed": seed, **_by(environment), "curve": curve, "seconds": seconds})
-        _write(path, cell)
+        write_cell(path, cell)
         print(f"{name} {REFERENCE}: seed {seed} is done", flush=True)
 
 
@@ -107,11 +109,8 @@ def about(name: str, method: str, plan: Plan) -> dict[str, Any]:
 
 
 def read(directory: Path, name: str, method: str, plan: Plan) -> dict[str, Any] | None:
-    """A complete file; None, if there is none."""
-    try:
-        cell = read_json(cell_path(directory, name, method))
-    except MissingRecord:
-        return None
+    """A complete file; None, if there is none. One of another plan is refused."""
+    cell = read_of(cell_path(directory, name, method), about(name, method, plan))
     return cell if len(cell.get("final", ())) == plan.seeds else None
 
 
@@ -127,12 +126,7 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
                 found: dict[str, Any] = {"nll": nll(averaged(predict(problem.held_out[0])), problem.held_out[1])}
             else:
                 found = judge(problem, predict)
-    except (
-        NonFiniteError,
-        FloatingPointError,
-        LinAlgError,
-        SystemExit,
-    ):  # laplace-torch exits where an eigenvalue fails
+    except FAILURES:
         found, seconds = {"nll": math.inf}, time.process_time() - began
     if not math.isfinite(found["nll"]):
         found = {"nll": math.inf}
@@ -146,8 +140,3 @@ def _by(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rank(value: float | str) -> float:
     return float(value) if math.isfinite(float(value)) else math.inf
-
-
-def _write(path: Path, cell: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, (json.dumps(plain(cell), separators=(",", ":")) + "\n").encode())

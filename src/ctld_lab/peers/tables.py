@@ -9,6 +9,7 @@ from ctld_lab.files import write_bytes
 from ctld_lab.peers.methods import METHODS
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
+from ctld_lab.report.markdown import table
 from ctld_lab.report.statistics import LEVEL, UNDECIDED, Estimate, estimate, holm, within_margin
 
 OURS = "ensemble"
@@ -91,13 +92,13 @@ def results_text(cells: Cells) -> str:
         "worth, networks",
         "CPU s",
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def strange_text(cells: Cells) -> str:
     """AUROC of telling strange inputs from known ones, in per cent."""
-    kinds = [key for key in next(iter(cells.values()))["final"][0] if key.endswith(", entropy")]
-    kinds = [kind.removesuffix(", entropy") for kind in kinds]
+    keys = dict.fromkeys(key for cell in cells.values() for run in cell["final"] for key in run)
+    kinds = [key.removesuffix(", entropy") for key in keys if key.endswith(", entropy")]
     rows = []
     for method in (name for name in METHODS if name in cells):
         runs = cells[method]["final"]
@@ -109,7 +110,7 @@ def strange_text(cells: Cells) -> str:
             for by in ("entropy", "mutual information")
         ]
         rows.append([METHODS[method].title, *entries])
-    return _table(["method", *(f"{kind}, {by}" for kind in kinds for by in ("entropy", "mutual information"))], rows)
+    return table(["method", *(f"{kind}, {by}" for kind in kinds for by in ("entropy", "mutual information"))], rows)
 
 
 def chosen_text(cells: Cells, plan: Plan) -> str:
@@ -122,8 +123,9 @@ def chosen_text(cells: Cells, plan: Plan) -> str:
             at_end = min(value / low, high / value) < (high / low) ** 0.0625
             entries.append(f"{name} {value:.3g}" + ("\\*" if at_end else ""))
         best = min(float(trial["nll"]) for trial in cells[method]["trials"])
-        rows.append([METHODS[method].title, ", ".join(entries), f"{best:.4f}"])
-    return _table(["method", "chosen", "validation nll"], rows)
+        told = f"{best:.4f}" if math.isfinite(best) else "all trials diverged"
+        rows.append([METHODS[method].title, ", ".join(entries), told])
+    return table(["method", "chosen", "validation nll"], rows)
 
 
 def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
@@ -164,7 +166,3 @@ def _networks(counted: Sequence[float], cells: Cells) -> str:
     most = len(cells[REFERENCE]["final"][0]["curve"])
     mean = sum(counted) / len(counted)
     return f"{mean:.1f}" + (" or more" if any(value >= most for value in counted) else "")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))

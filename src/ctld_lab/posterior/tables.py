@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.reference import read
 from ctld_lab.posterior.regression import METHODS
 from ctld_lab.posterior.samplers import SAMPLERS
+from ctld_lab.report.markdown import table
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Problem or data set → sampler or method → what is stored of it."""
@@ -38,10 +38,6 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2 or not np.isfinite(values).all():
         return float(np.mean(values)), math.nan
     return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 
 def _missing(have: Mapping[str, Any], want: Sequence[str]) -> str:
@@ -82,7 +78,7 @@ def agreement_text(name: str, found: Mapping[str, dict[str, Any]], references: P
         f"sizes from {about['least_ess_bulk']:,.0f} up, {about['gradients']:,.0f} gradients, {100 * about['divergent']:.2g} % "
         f"divergent; commit {about['environment']['commit'][:7]}, seed {about['seed']}."
     )
-    return _table(head, rows) + said + _missing(found, list(SAMPLERS))
+    return table(head, rows) + said + _missing(found, list(SAMPLERS))
 
 
 def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: Path) -> str:
@@ -111,7 +107,7 @@ def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: P
             if row["data"] == name:
                 rows.append([f"{row['method']} ({row['source']})", row["log_likelihood"], "", "", row["rmse"]])
     head = ["method", "test log-likelihood ± standard error", "less that of SGD-M (95 %)", "", "RMSE ± standard error"]
-    return _table(head, rows) + _missing(found, METHODS)
+    return table(head, rows) + _missing(found, METHODS)
 
 
 def holm(chances: Sequence[float], planned: int) -> list[float]:
@@ -135,11 +131,3 @@ def write(directory: Path, references: Path) -> dict[str, str]:
     page = "\n\n".join(f"## {name}\n\n{text}" for name, text in texts.items())
     write_bytes(directory / "tables.md", (page + "\n").encode())
     return texts
-
-
-def document(text: str, tables: Mapping[str, str]) -> str:
-    """Returns a document with these tables in place of what is between their marks; one that has no place is left out."""
-    for name, table in tables.items():
-        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        text = pattern.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)  # type: ignore[misc]
-    return text

@@ -16,7 +16,7 @@ from ctld_lab.files import write_bytes
 from ctld_lab.images import show
 from ctld_lab.images.methods import METHODS
 from ctld_lab.images.study import Size, carry_out
-from ctld_lab.traps.tables import document
+from ctld_lab.report.markdown import document
 
 COUNTS = {"smoke": (9,), "laptop": (64, 128), "paper": (64, 128, 256)}
 """Gaussians, in the order in which they are computed."""

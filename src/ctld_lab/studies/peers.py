@@ -15,10 +15,10 @@ from pathlib import Path
 
 from ctld_lab.files import write_bytes
 from ctld_lab.peers import tables
-from ctld_lab.peers.methods import METHODS
+from ctld_lab.peers.methods import METHODS, check_packages
 from ctld_lab.peers.problems import Size
-from ctld_lab.peers.study import Plan, carry_out, carry_out_reference
-from ctld_lab.traps.tables import document
+from ctld_lab.peers.study import TUNING_SEED, Plan, carry_out, carry_out_reference, load_for
+from ctld_lab.report.markdown import document
 
 SHARED = {"dropout": (0.02, 0.5), "rho": (0.01, 0.3), "hess_init": (0.05, 1.0), "prior_precision": (10.0, 1e5)}
 DIGITS = SHARED | {
@@ -70,6 +70,9 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
     for kind, given, known in (("method", methods, METHODS), ("problem", problems, plans)):
         if unknown := [name for name in given if name not in known]:
             raise ValueError(f"there is no {kind} {unknown[0]!r}; known are {', '.join(known)}")
+    for problem in problems or plans:  # what is missing is told now, and not after an hour
+        load_for(problem, plans[problem], TUNING_SEED, tuning=True)
+        check_packages([name for name in methods or METHODS if problem not in METHODS[name].not_for])
     torch.set_num_threads(1)  # so that seconds of the processor can be compared
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
     for problem in problems or plans:

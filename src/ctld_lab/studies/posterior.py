@@ -17,6 +17,7 @@ from ctld_lab.files import write_bytes
 from ctld_lab.posterior import agreement, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.samplers import available
+from ctld_lab.report.markdown import document
 
 AGREEMENT = {
     "smoke": agreement.Size(steps=400, tuning=1, final=1),
@@ -69,4 +70,4 @@ def execute(
 if __name__ == "__main__":
     texts = tables.write(Path(sys.argv[1]), Path(sys.argv[1]) / "reference")
     for page in map(Path, sys.argv[2:]):
-        write_bytes(page, tables.document(page.read_text(encoding="utf-8"), texts).encode())
+        write_bytes(page, document(page.read_text(encoding="utf-8"), texts).encode())

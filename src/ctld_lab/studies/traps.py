@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ctld_lab.files import write_bytes
+from ctld_lab.report.markdown import document
 from ctld_lab.traps import show, tables
 from ctld_lab.traps.golf import RunningParity, SparseParity, ThreeSines
 from ctld_lab.traps.methods import METHODS
@@ -69,4 +70,4 @@ def execute(scale: str, directory: Path, problems: Sequence[str] = (), methods: 
 if __name__ == "__main__":
     found = show.write(Path(sys.argv[1]), tuple(PROBLEMS))
     for page in map(Path, sys.argv[2:]):
-        write_bytes(page, tables.document(page.read_text(), tables.texts(found)).encode())
+        write_bytes(page, document(page.read_text(), tables.texts(found)).encode())

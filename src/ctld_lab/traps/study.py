@@ -3,7 +3,6 @@
 Stages have replicas of their own. All methods of a stage share instances, initial weights (of later runs too) and minibatches.
 """
 
-import json
 import statistics
 import time
 import zlib
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ctld_lab.files import plain, read_of, write_bytes
+from ctld_lab.files import read_of, write_cell
 from ctld_lab.traps.dynamics import Noise, Outcome, run
 from ctld_lab.traps.methods import LEVELS, METHODS, ONE_PASS, PAIRS, Method, setting
 from ctld_lab.traps.problem import Problem, chosen
@@ -149,8 +148,7 @@ def _carry_out(
                 cell[stage] = _stage(stage, problem, METHODS[name], size, cell)
                 cell.setdefault("seconds", {})[stage] = round(time.perf_counter() - begun, 1)
                 cell["environment"] = environment
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, (json.dumps(plain(cell), separators=(",", ":")) + "\n").encode())
+                write_cell(path, cell)
                 say(f"{problem.name} {name}: {stage} in {cell['seconds'][stage]:.0f} s{_brief(cell, stage)}")
 
 

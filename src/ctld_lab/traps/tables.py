@@ -1,6 +1,5 @@
 """What the stored runs say: shares solved, paired comparisons, and the range of temperatures that do."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,15 +235,3 @@ def texts(results: Results) -> dict[str, str]:
         "ranges": range_text(ranges(results)),
         "chosen": chosen_text(results),
     }
-
-
-def document(text: str, tables: Mapping[str, str]) -> str:
-    """Returns a document with these tables in place of what is between their marks."""
-    for name, table in tables.items():
-        pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise ValueError(
-                f"the document has no place for {name!r}; write <!-- begin {name} --> and <!-- end {name} -->"
-            )
-        text = pattern.sub(lambda match, table=table: f"{match[1]}{table}\n{match[2]}", text)  # type: ignore[misc]
-    return text
