@@ -3,14 +3,13 @@
 import re
 from pathlib import Path
 
-from benchmarks import chains, dieharder, end_to_end, generators, loop, memory, noise, ranks, steps, stored
+from benchmarks import chains, end_to_end, generators, loop, memory, noise, ranks, steps, stored
 
 README = Path(__file__).with_name("README.md")
 TABLES = {
     "steps": steps.tables,
     "end_to_end": end_to_end.tables,
     "noise": noise.tables,
-    "dieharder": dieharder.tables,
     "generators": generators.tables,
     "memory": memory.tables,
     "loop": loop.tables,

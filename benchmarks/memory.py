@@ -54,6 +54,7 @@ def everyone() -> dict[str, choices.Choice]:
         choices.FINE_TUNING,
         choices.COMPENSATED,
         *choices.MINIMISERS,
+        choices.LANGEVIN,
         *choices.samplers(),
     ]
     return {choice.name: choice for choice in chosen}

@@ -194,7 +194,7 @@ def _moved(name: tuple[int, int, int], by: tuple[int, int, int]) -> tuple[int, i
 
 
 def words_of(seed: int, step: int, stream: int, count: int) -> Words:
-    """By numpy, hence fewer than of the numbers; on CPUs the kernels make the same (dieharder.py checks)."""
+    """By numpy, hence fewer than of the numbers; on CPUs the kernels make the same (tests/noise)."""
     return noise.words(seed, step, stream, torch.arange(count // 4)).numpy().astype(np.uint32)
 
 
