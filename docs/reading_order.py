@@ -1,7 +1,7 @@
 """The order of the gallery's examples: from what a newcomer does first to what few need."""
 
-ORDER = ["swap_sgd", "ensemble_images", "ensemble_text", "regression", "out_of_distribution", "multimodal"]
-ORDER += ["own_tempering", "resume", "ddp"]
+ORDER = ["swap_sgd", "ensemble_images", "ensemble_text", "regression", "out_of_distribution", "bad_minima"]
+ORDER += ["multimodal", "own_tempering", "resume", "ddp"]
 
 
 class ReadingOrder:
