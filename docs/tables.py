@@ -125,6 +125,19 @@ def twelve():
     return table(header, [[title, *several, *one] for title, several, one in lines])
 
 
+def planned():
+    """The comparisons for which the study of ensembles was made."""
+    titles = {"cycles_driven": "driven", "cycles_constant": "constant", "cycles_cold": "T = 0"}
+    lines = {}
+    for row in rows("ensemble-differences", metric="test nll", role="primary"):
+        places = 3 if row["workload"] == "text" else 4
+        mean, low, high = (signed(float(row[name]), places) for name in ("mean", "low", "high"))
+        pair = f"{titles[row['one']]} − {titles[row['other']]}"
+        lines.setdefault(pair, {})[row["workload"]] = f"{mean} ({low} to {high}), {row['word']}"
+    body = [[pair, *(cells[workload] for workload in WORKLOADS)] for pair, cells in lines.items()]
+    return table(["difference of nll", *WORKLOADS.values()], body)
+
+
 def wells():
     """What each tempering samples at g = 1 on the double well."""
     body = []
@@ -196,7 +209,7 @@ def flat():
 PLACES = {
     "README.md": (five,),
     "docs/results.md": (paper, digits),
-    "docs/ensembles.md": (twelve,),
+    "docs/ensembles.md": (twelve, planned),
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/flatness.md": (flat,),

@@ -66,7 +66,10 @@ def test_a_changed_digit_would_be_seen(tables, tmp_path, monkeypatch):
     """The twin: a table with one digit changed is not the stored one."""
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "results.md").write_text(text.replace("0.592", "0.593", 1), encoding="utf-8")
+    digit = re.search(r"\| SGD-M \| 0\.\d\d(\d)", text).start(1)
+    changed = f"{text[:digit]}{(int(text[digit]) + 1) % 10}{text[digit + 1 :]}"
+    assert changed != text
+    (tmp_path / "docs" / "results.md").write_text(changed, encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
     assert tables.rendered("docs/results.md") == text
 
@@ -97,34 +100,6 @@ def test_sentences_on_calibrated_tempering_are_the_stored_ones():
     assert (
         f"{float(default['crossing_ratio']):.0f} times, with {float(default['fewest_half_trips']):.0f} half" in results
     )
-
-
-def test_the_ensembles_tables_are_the_stored_ones():
-    """docs/ensembles.md, from results/laptop/tables: every method's nll, and the comparisons that were planned."""
-    tables, text = ROOT / "results" / "laptop" / "tables", (ROOT / "docs" / "ensembles.md").read_text()
-    digits = {"digits5k": 4, "digits60k": 4, "text": 3}
-
-    def rows(name):
-        with (tables / f"ensemble-{name}.csv").open(encoding="utf-8") as file:
-            return [row for row in csv.DictReader(file) if row["metric"] == "test nll"]
-
-    cells = {}
-    for workload, places in digits.items():
-        for row in rows(f"final-{workload}"):
-            half = (float(row["high"]) - float(row["low"])) / 2
-            cell = f"{float(row['mean']):.{places}f} ± {half:.{places}f}"
-            marked = {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
-            cells.setdefault(row["method"], []).append(marked)
-    assert len(cells) == 12
-    for method, values in cells.items():
-        assert f" | {' | '.join(values)} |" in text, method
-
-    primary = [row for row in rows("differences") if row["role"] == "primary"]
-    assert len(primary) == 9
-    for row in primary:
-        places = digits[row["workload"]]
-        mean, low, high = (f"{float(row[name]):+.{places}f}".replace("-", "−") for name in ("mean", "low", "high"))
-        assert f"| {mean} ({low} to {high}), {row['word']} |" in text, row
 
 
 def test_sentences_on_the_last_member_are_the_stored_ones(tables):
