@@ -1,5 +1,7 @@
-"""The figures of README.md and docs/pictures.md, from runs of a minute: `python docs/figures/make.py` (extra `lab`)."""
+"""The figures of README.md and docs/pictures.md, from runs of a minute, and of traps from the stored study:
+`python docs/figures/make.py` (extra `lab`)."""
 
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -177,12 +179,38 @@ def cycles():
     save(figure, "cycles")
 
 
+def traps():
+    """How many have found the teacher's ReLU units within so many gradients: of 300 starts each, as results/traps has them."""
+    shown = {
+        "restarts": ("restarts of SGD", "black"),
+        "sgd": ("SGD, one run", GREY),
+        "cycles-state-constant": ("cycles of exploration, constant T", BLUE),
+        "paper": ("the paper's α, one pass", ORANGE),
+    }
+    figure, axes = pyplot.subplots(1, 3, figsize=(7.2, 2.3), sharey=True, layout="constrained")
+    for axis, units in zip(axes, (12, 16, 24), strict=True):
+        for method, (label, colour) in shown.items():
+            stored = HERE.parents[1] / "results" / "traps" / f"relu{units}" / f"{method}.json"
+            solved_at = np.array(json.loads(stored.read_text(encoding="utf-8"))["final"]["solved_at"])
+            within = np.sort(np.where(solved_at > 0, solved_at, np.inf))
+            gradients = np.arange(0, 3001, 5)
+            share = np.searchsorted(within, gradients, side="right") / within.size
+            axis.plot(gradients, 100 * share, color=colour, label=label)
+        axis.set_title(f"{units} hidden units")
+        axis.set_xlabel("gradients")
+        axis.set_xlim(0, 3000)
+    axes[0].set_ylabel("solved, %")
+    axes[0].set_ylim(0, 103)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    save(figure, "traps")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     warnings.simplefilter(
         "ignore", TemperatureWarning
     )  # the paper's tempering is too hot on the double well, as is known
     with pyplot.rc_context(STYLE):
-        for make in (scaling, hills, barrier, cycles):
+        for make in (scaling, hills, barrier, cycles, traps):
             if len(sys.argv) == 1 or make.__name__ in sys.argv[1:]:
                 make()
