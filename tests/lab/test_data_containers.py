@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ctld_lab.data import DataError, containers, load
@@ -49,12 +49,14 @@ def refusal(path, *, size=SIZE):
 
 @contextmanager
 def little_memory(limit=4 * MEGABYTE):
+    """Also of what raises."""
     tracemalloc.start()
     try:
         yield
-        assert tracemalloc.get_traced_memory()[1] < limit
     finally:
+        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        assert peak < limit
 
 
 def test_each_form_gives_the_same_bytes(tmp_path):
@@ -108,10 +110,11 @@ def test_wrong_checksum_inside(tmp_path):
 
 def test_bombs_are_not_decompressed(tmp_path):
     zeros = bytes(64 * MEGABYTE)
-    bombs = [plain(tmp_path / "text.gz", gzip.compress(zeros, 1)), zipped(tmp_path / "text.zip", zeros)]
-    for bomb in bombs:
-        with little_memory():
-            refusal(bomb, size=10_000_000 if bomb.suffix == ".zip" else 10_000)
+    packed = plain(tmp_path / "text.gz", gzip.compress(zeros))
+    with little_memory():
+        assert "goes on after 10,000 bytes" in refusal(packed, size=10_000)
+    with little_memory():
+        refusal(zipped(tmp_path / "text.zip", zeros), size=10_000_000)
 
 
 def test_zip_that_lies_about_its_size(tmp_path):
@@ -246,6 +249,7 @@ def test_idx_refusals(content, reason):
 
 
 @given(content=st.binary(max_size=64), magic=st.booleans(), num_dimensions=st.integers(1, 3))
+@example(content=struct.pack(">I", 3) + b"abc", magic=True, num_dimensions=1)  # what is drawn is hardly ever one
 @settings(max_examples=300, deadline=None)
 def test_idx_of_any_bytes(content, magic, num_dimensions):
     if magic:
@@ -258,6 +262,7 @@ def test_idx_of_any_bytes(content, magic, num_dimensions):
 
 
 @given(shape=st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=3), payload=st.integers(0, 10))
+@example(shape=[1, 2, 3], payload=6)  # the only one that is true
 @settings(max_examples=100, deadline=None)
 def test_idx_of_any_claim_allocates_nothing(shape, payload):
     content = as_array(b"\0\0\x08\x03" + struct.pack(">3I", *shape) + bytes(payload))

@@ -177,13 +177,15 @@ def test_relocation_takes_the_weakest_to_the_worst(target, theta):
 
 def test_a_row_that_diverges_disturbs_no_other(theta, target):
     for name in METHODS:
-        points = [Setting(0.05, 0.0), Setting(1e8, 0.0)]
+        points = [Setting(0.05, 0.0), Setting(1e20, 0.0)]
         both, losses = fit(
             METHODS[name], points, theta.repeat(2, 1, 1), target.repeat(2, 1, 1), budget=20, seeds=[1, 2]
         )
         alone, _ = fit(METHODS[name], points[:1], theta, target[None], budget=20, seeds=[1])
         torch.testing.assert_close(both[:1], alone)
         assert torch.isfinite(losses[0])
+        assert not torch.isfinite(losses[1])
+        assert both[1].isfinite().all()  # it stays where it is
 
 
 def test_every_method_has_nine_points():
