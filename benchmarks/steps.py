@@ -50,6 +50,7 @@ TARGETS: tuple[tuple[choices.Choice, choices.Choice, tuple[float | None, ...]], 
 SMALL = {"97": (10, 8, 1), "1,004": (20, 40, 4)}
 """Where exact tempering fits, and Python is the cost: networks of so many parameters."""
 SMALL_CHOICES = (choices.LANGEVIN, choices.CONSTANT, choices.CALIBRATED)
+SETTLING = 200  # steps before the clock starts: more than the warm-up of calibrated tempering
 SMALL_BUDGET, SMALL_TARGET = 15.0, 30.0  # seconds of measuring, and the most microseconds of a calibrated step
 MAIN = (
     choices.FUSED_SGD,
@@ -152,7 +153,7 @@ def measure_small(size: str, widths: Sequence[int], **turns: Any) -> dict[str, A
         for choice in SMALL_CHOICES:
             parameters = given(widths)
             everyone.append(_stepping(choice, parameters, torch.tensor(2.3)))
-            everyone[-1].run(200)
+            everyone[-1].run(SETTLING)
         rounds = timing.interleave(everyone, label=f"small steps, {size}", **turns)
     rows = [{"name": one.name} | timing.summary(one, everyone[0]) for one in everyone]
     return {"parameters": sum(parameter.numel() for parameter in parameters), "rounds": rounds, "rows": rows}

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -9,6 +10,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ctld
@@ -118,30 +120,8 @@ def distance(one, other):
 
 
 def count_collectives(step):
-    """How many collectives of torch.distributed `step()` makes."""
-    names = (
-        "all_reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "broadcast",
-        "reduce_scatter_tensor",
-        "barrier",
-        "reduce",
-    )
-    before, calls = {name: getattr(dist, name) for name in names}, []
-
-    def counted(name):
-        def call(*arguments, **options):
-            calls.append(name)
-            return before[name](*arguments, **options)
-
-        return call
-
-    for name in names:
-        setattr(dist, name, counted(name))
-    try:
+    """The collectives of `step()`, as torch calls them: those of DTensors and of objects too, and barriers."""
+    with CommDebugMode() as seen, mock.patch.object(dist, "barrier") as barrier:
         step()
-    finally:
-        for name in names:
-            setattr(dist, name, before[name])
-    return calls
+    counts = seen.get_comm_counts().items()
+    return [str(operation) for operation, times in counts for _ in range(times)] + ["barrier"] * barrier.call_count

@@ -60,4 +60,4 @@ def equal(left, right):
         return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
     if isinstance(left, list):
         return len(left) == len(right) and all(map(equal, left, right))
-    return left == right or left != left
+    return left == right or (left != left and right != right)

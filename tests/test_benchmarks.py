@@ -128,8 +128,17 @@ def test_sizes_are_those_of_the_targets():
     assert all(len(targets) == len(steps.SIZES) for _, _, targets in steps.TARGETS)
 
 
+def test_calibrated_steps_are_timed_beyond_their_warm_up():
+    parameter = torch.nn.Parameter(torch.randn(97))
+    optimizer = choices.CALIBRATED.build([parameter])
+    for _ in range(steps.SETTLING):
+        parameter.grad = torch.randn(97)
+        optimizer.step(loss=float(parameter.grad.square().mean()))
+    assert not optimizer.tempering.warming_up
+    assert optimizer.tempering.alpha != 0
+
+
 def test_small_steps():
-    """Calibrated tempering is beyond its warm-up, and its α has moved."""
     torch.set_num_threads(1)
     made = steps.measure_small("97", steps.SMALL["97"], rounds=2, steps=2)
     assert made["parameters"] == 97

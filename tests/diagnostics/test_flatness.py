@@ -164,6 +164,9 @@ def test_perturbed_loss_is_half_the_trace_times_the_variance() -> None:
 def test_parameters_and_gradients_stay(measure) -> None:
     network = Network()
     before = [p.detach().clone() for p in network.model.parameters()]
+    gradients = [torch.full_like(p, 7.0) for p in network.model.parameters()]
+    for parameter, gradient in zip(network.model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
     measure(network.loss, network.model.parameters())
     calls = []
 
@@ -177,7 +180,8 @@ def test_parameters_and_gradients_stay(measure) -> None:
         with pytest.raises(KeyboardInterrupt):
             measure(failing, network.model.parameters())
     assert all(map(torch.equal, before, network.model.parameters()))
-    assert all(p.grad is None for p in network.model.parameters())
+    assert all(p.grad is kept for p, kept in zip(network.model.parameters(), gradients, strict=True))
+    assert all((kept == 7.0).all() for kept in gradients)
 
 
 def test_an_lstm_on_the_cpu() -> None:

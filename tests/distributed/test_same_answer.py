@@ -163,9 +163,9 @@ def test_another_noise_would_be_seen(method):
 def test_collectives_of_a_step(worlds, size):
     for found in worlds[size]:
         assert found["collectives"] == {
-            "ddp exploration": ["all_reduce"] * (size > 1),
+            "ddp exploration": ["c10d.allreduce_"] * (size > 1),
             "ddp fine-tuning": [],
-            "fsdp exploration": ["all_reduce"] * 2 * (size > 1),
+            "fsdp exploration": ["c10d.allreduce_"] * 2 * (size > 1),
             "fsdp fine-tuning": [],
         }
 

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 import ctld
 from ctld import CTLD, CycleLR, Ensemble, NonFiniteError, SampleCollector, Tempering
+from ctld.tempering import CalibratedTempering
+from ctld.tempering.adapted import AdaptedTemperature
 from targets import Classification, equal, saved
 
 CYCLE, CYCLES = 20, 3
@@ -223,6 +225,8 @@ def test_temperings_by_name(tempering):
     for step in range(25):
         ratios.append(ensemble.optimizer.temperature_ratio)
         go_on(problem, ensemble, [step])
+    kinds = {"constant": AdaptedTemperature, "calibrated": CalibratedTempering, "paper": Tempering}
+    assert type(ensemble.optimizer.tempering) is kinds.get(tempering, type(ensemble.optimizer.tempering))
     if tempering == "falling":  # a saw: from hot to cold in the exploration of each cycle
         assert ratios[:12] == pytest.approx([0.01 ** (k / 11) for k in range(12)])
         assert ratios[20:25] == pytest.approx(ratios[:5])

@@ -164,6 +164,9 @@ def test_the_model_is_left_alone():
     model[1].eval()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     identities = [id(p) for p in model.parameters()]
+    gradients = [torch.full_like(p, 7.0) for p in model.parameters()]
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        parameter.grad = gradient
     other = {name: tensor + 1 for name, tensor in before.items()}
     inputs = torch.randn(50, 4)
     found = predict(model, [other], inputs, batch_size=7)
@@ -175,7 +178,9 @@ def test_the_model_is_left_alone():
         assert model.training
         assert equal(before, dict(model.state_dict()))
         assert [id(p) for p in model.parameters()] == identities
-        assert all(p.grad is None and p.requires_grad for p in model.parameters())
+        assert all(p.grad is kept for p, kept in zip(model.parameters(), gradients, strict=True))
+        assert all((kept == 7.0).all() for kept in gradients)
+        assert all(p.requires_grad for p in model.parameters())
         with pytest.raises(RuntimeError):
             predict(model, [other], torch.randn(50, 5))  # then once more the same: also after a failure
 
@@ -244,7 +249,8 @@ def test_inputs_that_change_from_sample_to_sample():
 
 
 def test_metrics_need_nothing_else(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    for name in {"torchmetrics", *(name for name in sys.modules if name.startswith("torchmetrics."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     prediction = predict(Table(), tables([[0.5, 0.5], [0.5, 0.5]]), ROWS)
     assert prediction.metrics(ROWS)["nll"] == pytest.approx(math.log(2))
 

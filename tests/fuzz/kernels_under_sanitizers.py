@@ -100,7 +100,11 @@ if __name__ == "__main__":
         steps(Path(sys.argv[2]), int(sys.argv[1]), sys.argv[3] == "overrun")
     else:
         with tempfile.TemporaryDirectory() as made:
-            ended = run(build(Path(made)), int(sys.argv[1]))
+            library = build(Path(made))
+            twin = run(library, 10, overrun=True)
+            if not (twin.returncode and "AddressSanitizer" in twin.stderr):
+                sys.exit(f"a number behind a tensor was not noticed, so nothing would be: {twin.stderr[-1000:]}")
+            ended = run(library, int(sys.argv[1]))
         sys.stdout.write(ended.stdout)
         sys.stderr.write(ended.stderr[-4000:])
         sys.exit(ended.returncode)

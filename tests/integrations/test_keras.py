@@ -86,8 +86,10 @@ def test_a_saved_model_goes_on_bit_by_bit(tmp_path):
 def test_other_methods(name):
     _, model = same_model()
     options = {"num_data": 96} | ({"exploration_steps": 4} if name == "santa" else {})
+    before = np.concatenate([weight.ravel() for weight in model.get_weights()])
     found = compile_and_fit(model, Optimizer(name, 1e-3, **options))
     assert np.isfinite(found).all()
+    assert (found != before).mean() > 0.9
 
 
 def test_a_schedule_of_keras():
@@ -106,5 +108,13 @@ def test_clipping_is_said():
 
 def test_gradients_are_left_as_they_were():
     _, model = same_model()
-    compile_and_fit(model, Optimizer("ctld", 0.05, **METHOD), 2)
-    assert all(isinstance(variable.value.grad, torch.Tensor) for variable in model.trainable_variables)
+    optimizer = Optimizer("ctld", 0.05, **METHOD)
+    compile_and_fit(model, optimizer, 2)
+    variables = model.trainable_variables
+    kept = [torch.full_like(variable.value, 7.0) for variable in variables]
+    for variable, gradient in zip(variables, kept, strict=True):
+        variable.value.grad = gradient
+    optimizer.scale_loss(torch.tensor(1.0))
+    optimizer._backend_update_step([torch.zeros_like(gradient) for gradient in kept], variables, 0.05)
+    assert all(variable.value.grad is gradient for variable, gradient in zip(variables, kept, strict=True))
+    assert all((gradient == 7.0).all() for gradient in kept)

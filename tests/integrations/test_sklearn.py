@@ -53,7 +53,7 @@ def test_regression_has_error_bars():
     mean, deviation = model.predict(test, return_std=True)
     assert model.score(test, test_values) > 0.3
     within = np.abs(test_values - mean) < 2.0 * deviation
-    assert 0.8 < within.mean() <= 1.0
+    assert 0.8 < within.mean() < 0.99  # bars twice as long have all of them
 
 
 def test_in_a_pipeline_and_a_search():

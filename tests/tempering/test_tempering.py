@@ -19,6 +19,7 @@ from ctld.tempering import (
     Tempering,
     Well,
 )
+from targets import equal
 
 
 def test_paper_formulas():
@@ -256,12 +257,19 @@ class TestState:
     def test_refused_and_unchanged(self, build, message):
         tempering = build()
         tempering.prepare(Exploration(0.05, 0.0))
-        before = copy.deepcopy(vars(tempering))
+        before = copy.deepcopy(tempering.state_dict())
         with pytest.raises(ValueError, match=message):
             tempering.load_state_dict(self.running().state_dict())
-        for name, value in vars(tempering).items():
-            if name not in ("scaling", "well", "bias"):
-                assert value == before[name]
+        assert equal(tempering.state_dict(), before)
+
+    def test_refused_after_its_pieces_were_loaded_and_unchanged(self):
+        tempering = self.running()
+        before = copy.deepcopy(tempering.state_dict())
+        state = copy.deepcopy(before) | {"scaling_depth": 0.5, "well_force": 7.0, "bias_height": 3.0, "alpha": "hot"}
+        state["bias_values"] += 1.0
+        with pytest.raises(TypeError, match="alpha = 'hot'"):
+            tempering.load_state_dict(state)
+        assert equal(tempering.state_dict(), before)
 
     def test_foreign_state_is_refused(self):
         with pytest.raises(ValueError, match="not that of this Tempering"):
