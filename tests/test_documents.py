@@ -120,6 +120,28 @@ def test_sentences_on_the_last_member_are_the_stored_ones(tables):
         assert both in text
 
 
+def test_who_was_colder_is_stored(tables):
+    """Mean temperatures of the cycles on 5,000 digits, in units of T; and how the differences from a constant one came out."""
+    text = " ".join((ROOT / "docs" / "ensembles.md").read_text(encoding="utf-8").split())
+
+    def mean(method):
+        found = tables.rows("ensemble-heats", variant="digits5k", method=f"cycles_{method}")
+        assert len(found) == 5
+        return sum(float(row["mean_ratio"]) for row in found) / 5
+
+    assert f"stands at {mean('constant'):.3f} T by construction" in text
+    assert f"The paper's α was at {mean('paper'):.2f} T in the mean" in text
+    assert f"the calibrated one at {mean('calibrated'):.2f} T" in text
+    words = [
+        row["word"]
+        for row in tables.rows("ensemble-differences", other="cycles_constant", metric="test nll")
+        if row["one"] in ("cycles_driven", "cycles_paper", "cycles_calibrated")
+    ]
+    assert sorted(words) == ["higher", "lower", "lower", *["tie"] * 5, "undecided"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "of nine comparisons with a constant one five tie, one is undecided, one is 3 % worse" in readme
+
+
 def test_the_readings_of_flatness_are_the_stored_ones():
     """Counts in docs/flatness.md, of the differences and of both kinds of correlations, from results/laptop/tables."""
     agree = opposite = readings = 0

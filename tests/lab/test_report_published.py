@@ -194,4 +194,4 @@ def test_a_link_is_not_followed(published, tmp_path):
 
 def test_the_ensembles_answer_is_that_of_the_stored_differences():
     found = ensemble_content(read_study(LAPTOP / "ensemble")).summary[0]
-    assert "ties with it on 60,000 digits and char-LSTM; seeds decide nothing on 5,000 digits." in found
+    assert "ties with it on 60,000 digits and char-LSTM; it does harm on 5,000 digits." in found

@@ -62,8 +62,8 @@ class Ensemble:
         T of the noise. 0 gives cycles without noise. "auto" goes by the spread of the weights and by whether the weight decay
         forgets the noise within a cycle (`ctld.ensembles.temperature`), and is adapted to what the network bears.
     tempering : "constant", "falling", "driven", "calibrated", "paper", or a tempering
-        How the temperature moves within an exploration. In one comparison of nine "calibrated" did better
-        than "constant", in eight nothing did (docs/ensembles.md).
+        How the temperature moves within an exploration. Nothing that moves did better than "constant" in nine
+        comparisons, but where it was colder (docs/ensembles.md).
     params : optional
         Parameters or groups of them, as a torch optimizer takes them; all of the model's, if left out. A group with
         `explore=False` gets no noise.

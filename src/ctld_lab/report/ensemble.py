@@ -34,7 +34,7 @@ Differences = dict[tuple[str, str, str, str], tuple[Estimate, str]]
 def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.done or row.failed or row.variant != CURVE]
     workloads = {name: _of_method(study, rows, name) for name in _workloads(study, rows)}
-    found = Content(data={"seeds": seeds_frame(rows)})
+    found = Content(data={"seeds": seeds_frame(rows), "heats": heats_frame(study)})
     differences = _differences(study, workloads)
     words = {name: differences.get((name, DRIVEN, CONSTANT, NLL), (NOTHING, ""))[1] for name in workloads}
     prose = Prose(
@@ -97,16 +97,33 @@ def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> 
     return Table(f"final-{name}", caption, columns, body, final_frame(rows), [*marks_note(rows), *more])
 
 
+def heats_frame(study: StudyRecord) -> pd.DataFrame:
+    """What temperature each run really had: an α that moves by itself need not be uniform. As published, or from the runs."""
+    if study.published:
+        return study.table("heats")
+    lines = [
+        [
+            run.method,
+            run.variant,
+            run.seed,
+            run.result["temperature"],
+            run.result["tempering"].get("mean_ratio", math.nan),
+        ]
+        for run in study.finals
+        if isinstance(run.result.get("tempering"), dict) and run.result.get("temperature", 0.0) > 0
+    ]
+    return pd.DataFrame(lines, columns=TABLES["heats"])
+
+
 def _heats(study: StudyRecord, name: str) -> list[str]:
-    """What temperature each really had: an α that moves by itself need not be uniform."""
-    parts = []
-    for method in study.methods:
-        runs = [run.result for run in study.finals if (run.method, run.variant) == (method, name)]
-        tempered = [result for result in runs if isinstance(result.get("tempering"), dict)]
-        if tempered and tempered[0].get("temperature", 0.0) > 0:
-            mean = sum(result["tempering"].get("mean_ratio", math.nan) for result in tempered) / len(tempered)
-            parts.append(f"{study.title(method)} {show(mean, 3)} (T = {show(tempered[0]['temperature'], 3)})")
-    return parts
+    """The means over runs, with T."""
+    frame = heats_frame(study).query("variant == @name")
+    means = frame.groupby("method", sort=False)[["temperature", "mean_ratio"]].mean()
+    return [
+        f"{study.title(method)} {show(means.at[method, 'mean_ratio'], 3)} (T = {show(means.at[method, 'temperature'], 3)})"
+        for method in study.methods
+        if method in means.index
+    ]
 
 
 def _edges(study: StudyRecord, name: str) -> list[str]:

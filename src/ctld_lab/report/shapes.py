@@ -157,6 +157,7 @@ crossing_ratio_error kinetic_scatter square_scatter largest_total_variation fewe
 runs: target dimensions tempering seed average mean error
 targets: target tempering average mean error expected expected_error errors_away
 differences: workload one other role metric mean low high count word
+heats: method variant seed temperature mean_ratio
 flat-values: method variant measure mean low high count tempered weight_decay
 flat-differences: method variant measure mean low high count
 flat-correlations: variant measure quality rho p runs methods
