@@ -3,6 +3,7 @@
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -312,6 +313,10 @@ def check_targets_follow_from_runs(folder):
 def test_values_of_each_run_are_kept(smoke):
     """And a table in which one of them was changed is seen not to follow from them."""
     assert check_targets_follow_from_runs(smoke.path / "tables") > 20
+
+
+def test_the_stored_tables_follow_from_the_values_of_each_run():
+    assert check_targets_follow_from_runs(Path(__file__).parents[2] / "results" / "laptop" / "tables") > 80
 
 
 def test_a_changed_value_of_a_run_is_seen(smoke, tmp_path):
