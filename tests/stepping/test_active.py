@@ -146,10 +146,14 @@ def one_group_less(groups, state):
     groups.pop()
 
 
+def state_dropped(groups, state):
+    state.clear()  # as fastai does
+
+
 CHANGES = (
     change_memory, cut_short, cut_short_with_its_gradient_as_it_was, transpose, drop_a_gradient, another_dtype,
     gradient_in_pieces, gradient_of_another_class, gradient_with_its_sign_to_be_flipped, another_momentum, another_state,
-    another_parameter, one_parameter_more, one_group_more, one_group_less,
+    another_parameter, one_parameter_more, one_group_more, one_group_less, state_dropped,
 )  # fmt: skip
 
 
@@ -184,6 +188,9 @@ class TestFollowing:
         active = Active([made], state := state_of(made), 2)
         assert not active.follow([made], state)
 
-    def test_a_loaded_state_with_the_same_buffers_is_followed(self, known):
+    def test_a_state_in_another_mapping_is_followed_and_a_loaded_one_is_not(self, known):
         groups, state, active = known
-        assert active.follow(groups, {parameter: dict(entries) for parameter, entries in state.items()})
+        copied = dict(state)
+        assert active.follow(groups, copied)
+        assert all(group.state is copied for group in active.groups)
+        assert not active.follow(groups, {parameter: dict(entries) for parameter, entries in state.items()})

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from ctld.sharding import Block, LocalState, block, local, sharded
 from ctld.stepping import native, triton
 from ctld.stepping.foreach import Part
+from ctld.stepping.same_kind import SameKind
 from ctld.stepping.table import Table
 
 Alike = tuple[torch.device, torch.dtype, float]
@@ -118,6 +119,7 @@ class Active:
         self.groups: list[ActiveGroup] = []
         self._candidates = [list(candidates) for candidates in groups]
         self._sharded = any(sharded(candidate) for candidate in chain.from_iterable(groups))
+        self._states = [*state.values()]
         for candidates in groups:
             self.groups.append(ActiveGroup(state))
             for stream, owner in enumerate(candidates, first_stream):
@@ -137,24 +139,20 @@ class Active:
         for group, candidates, known in zip(self.groups, groups, self._candidates, strict=True):
             if len(candidates) != len(known) or not all(map(is_, candidates, known)):
                 return False
-            group.state = state  # a loaded one is a new object
+            group.state = state  # frameworks may put another mapping in its place
+        if len(state) != len(self._states) or not all(map(is_, state.values(), self._states)):
+            return False
         owners = self._owners
         gradients: list[Any] = [*map(_grad, owners)]
-        buffers: list[Any] = [state[owner][name] for owner, name in self._buffers]
+        buffers: list[Any] = [entries[name] for entries, name in self._buffers]
         if self._idle and any(owner.grad is not None for owner in self._idle):
             return False
         if self._sharded:
             owners = [local(owner) for owner in owners]
             gradients, buffers = [local(gradient) for gradient in gradients], [local(buffer) for buffer in buffers]
         if (
-            [*map(type, gradients)] != self._types
-            or [*map(_dtype, gradients)] != self._dtypes
-            or [*map(_numel, gradients)] != self._sizes
-            or not all(map(_is_contiguous, gradients))
-            or any(map(_is_neg, gradients))
+            not self._same_kind([*gradients, *owners])
             or [*map(_address, owners)] != self._addresses
-            or [*map(_numel, owners)] != self._sizes
-            or not all(map(_is_contiguous, owners))
             or [*map(_address, buffers)] != self._there
         ):
             return False
@@ -213,29 +211,27 @@ class Active:
         self.moved = [group.parameters[place] for group, place in order]
         """All that the kernels of CPUs write to, in the order of the rows."""
         self._owners = [group.owners[place] for group, place in order]
-        self._types = [Tensor] * len(order)
-        self._dtypes = [parameter.dtype for parameter in self.moved]
         self._sizes = [parameter.numel() for parameter in self.moved]
+        self._same_kind = SameKind([*(local(owner.grad) for owner in self._owners), *self.moved])
         self._addresses = [parameter.data_ptr() for parameter in self.moved]
         self._idle = [owner for owner in chain.from_iterable(self._candidates) if owner.grad is None]
         self._list_buffers()
 
     def _list_buffers(self) -> None:
         """Makes the list of buffers that rows point to, of which parameter and by what name; and where they lie."""
-        self._buffers: list[tuple[Tensor, str]] = []
+        self._buffers: list[tuple[dict[str, Any], str]] = []
         self._there: list[int] = []
         for group in self.groups:
             names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
             for place, row in self._rows[id(group)].items():
-                self._buffers += [(group.owners[place], name) for name in names]
+                self._buffers += [(group.state[group.owners[place]], name) for name in names]
                 self._there += [self.table.rows[row + _COLUMNS[name]] for name in names]
 
 
 _GRADIENT = native.LAYOUTS["ROW"].place["gradient"]
 _WIDTH = native.LAYOUTS["ROW"].size
 _COLUMNS = native.LAYOUTS["ROW"].place | {"momentum_buffer": native.LAYOUTS["ROW"].place["momentum"]}
-_address, _numel, _is_contiguous, _is_neg = Tensor.data_ptr, Tensor.numel, Tensor.is_contiguous, Tensor.is_neg
-_grad, _dtype = attrgetter("grad"), attrgetter("dtype")
+_address, _grad = Tensor.data_ptr, attrgetter("grad")
 
 
 def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
