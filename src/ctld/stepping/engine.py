@@ -56,7 +56,7 @@ def run(
     table, native_only = active.table, active.native
     known = table.plans
     for number, plan in enumerate(plans):
-        if known[number] is not plan and known[number] != plan and not table.set_factors(number, plan):
+        if known[number] is not plan and not table.set_factors(number, plan) and known[number] != plan:
             _prepare(active, number, plan)
             native_only = active.native  # unless a buffer does not fit
     if alpha is not None and not native_only:
