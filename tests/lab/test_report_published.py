@@ -2,12 +2,14 @@
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
 import pytest
 import sample_records as sample
 
+from ctld_lab import timing
 from ctld_lab.report import build
 from ctld_lab.report.ensemble import content as ensemble_content
 from ctld_lab.report.reading import read_study
@@ -98,6 +100,26 @@ def test_every_word_follows_from_the_difference_beside_it():
         assert word(numbers(line), reference) == line["word"], line
         one = means[line["workload"], line["one"], line["metric"]]
         assert float(line["mean"]) == pytest.approx(one - reference, abs=1e-9)
+
+
+def test_times_and_their_intervals_follow_from_the_rounds():
+    lines = {}
+    for line in rows(LAPTOP / "tables" / "timing-rounds.csv"):
+        own = lines.setdefault(int(line["round"]), {"seconds": {}, "waiting": {}})
+        for what in own:
+            own[what][line["method"]] = float(line[what])
+    settings = json.loads((LAPTOP / "timing" / "study.json").read_text(encoding="utf-8"))["settings"]
+    assert len(lines) == settings["rounds"]
+    epochs = settings["batches"] / math.ceil(60_000 / 128)
+    found = timing.summary(list(lines.values()), epochs=epochs, exploration_share=settings["exploration_share"])
+    stored = rows(LAPTOP / "tables" / "timing-times.csv")
+    assert {line["method"] for line in stored} == found.keys()
+    for line in stored:
+        own = found[line["method"]]
+        if line["metric"] == "ratio":
+            assert [float(line[x]) for x in ("mean", "low", "high")] == [own[x] for x in ("ratio", "low", "high")]
+        else:
+            assert float(line["mean"]) == pytest.approx(own["seconds_per_epoch"], rel=1e-12)
 
 
 def test_on_the_digits_the_default_ties():

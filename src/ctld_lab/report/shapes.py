@@ -120,9 +120,9 @@ RESULT = {
 LINE = {
     **STAGE,
     **dict.fromkeys(("step", "temperature_ratio"), NUMBER),
-    "stage": WHOLE,
+    **dict.fromkeys(("stage", "round"), WHOLE),
     "thorough": FLAG,
-    "seconds": SCORES,
+    **dict.fromkeys(("seconds", "waiting"), SCORES),
 }
 ENVIRONMENT = {
     "versions": {...: TEXT}, "commit": TEXT, "machine": TEXT, "dirty": FLAG, "threads": WHOLE, "cores": WHOLE, "notes": [TEXT],
@@ -158,12 +158,13 @@ runs: target dimensions tempering seed average mean error
 targets: target tempering average mean error expected expected_error errors_away
 differences: workload one other role metric mean low high count word
 heats: method variant seed temperature mean_ratio
+rounds: round method seconds waiting
 flat-values: method variant measure mean low high count tempered weight_decay
 flat-differences: method variant measure mean low high count
 flat-correlations: variant measure quality rho p runs methods
 flat-seeds: method variant measure seed value
 FINALS: points exactness times layers temperature-curve
-WHOLE: count planned failed diverged seed seeds stage trials bad methods tempered
+WHOLE: count planned failed diverged seed seeds round stage trials bad methods tempered
 TEXT: method variant point metric mark paper split searched chosen parameters state tempering quantity variable dimensions \
 target average workload one other role word measure quality
 """

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Sequence
 
+import pandas as pd
+
 from ctld_lab.report.plots import BLACK, GREY, NAMES, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import COLUMNS, Content, Prose, Standing, Table, cells, paper_note, printed_values
+from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import MARGIN, TIE, UNDECIDED
 from ctld_lab.report.tables import Row, final_frame, final_table
 from ctld_lab.report.wording import show, show_range
@@ -22,7 +25,7 @@ def content(study: StudyRecord) -> Content:
     tempered = [(row, _word(row)) for row in rows if base(row.method) == "ctld"]
     slowest = max(rows, key=lambda row: row.estimate("ratio").mean, default=None)
     prose = Prose("timing", tempered=tempered, slowest=slowest, printed=printed)
-    found = Content(summary=prose.paragraphs("summary"))
+    found = Content(summary=prose.paragraphs("summary"), data={"rounds": rounds_frame(study)})
     if rows:
         found.plots.append(_plot(study, rows, printed, prose("caption")))
         found.tables.append(_table(study, rows, printed, prose))
@@ -34,6 +37,20 @@ def paper_ratios(study: StudyRecord) -> dict[str, float]:
     """From the paper's seconds."""
     seconds = {method: float(text) for method, text in printed_values(study, key="seconds_per_epoch").items()}
     return {method: value / seconds["sgd"] for method, value in seconds.items()} if seconds.get("sgd") else {}
+
+
+def rounds_frame(study: StudyRecord) -> pd.DataFrame:
+    """Seconds of each block, and the share of them in which it waited for a core; as published, or from the run."""
+    if study.published:
+        return study.table("rounds")
+    lines = [
+        [line["round"], method, seconds, line["waiting"].get(method, math.nan)]
+        for run in study.finals
+        for line in run.metrics
+        if "round" in line and "waiting" in line
+        for method, seconds in line.get("seconds", {}).items()
+    ]
+    return pd.DataFrame(lines, columns=TABLES["rounds"])
 
 
 def base(method: str) -> str:
