@@ -32,7 +32,7 @@ def numbers(line):
 
 
 @pytest.fixture(scope="module")
-def rebuilt(tmp_path_factory):
+def rebuilt(tmp_path_factory, undrawn):
     out = tmp_path_factory.mktemp("laptop")
     build(LAPTOP, out)
     return out

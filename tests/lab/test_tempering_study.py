@@ -15,8 +15,9 @@ from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report import temperings
+from ctld_lab.report.known_answers import Found, together
 from ctld_lab.report.reading import read_study, read_tables
-from ctld_lab.report.temperings import OFF, Found, together
+from ctld_lab.report.temperings import OFF
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
 from ctld_lab.sampling.chain import Chain
