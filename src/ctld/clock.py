@@ -37,12 +37,13 @@ class Clock:
     @property
     def exploring(self) -> bool:
         """Whether the next step is one of exploration."""
-        return self.cycle_step < self.exploration_steps
+        length = self.cycle_steps  # not by `cycle_step`: every step asks, and a property more is time
+        return (self.steps if length is None else self.steps % length) < self.exploration_steps
 
     @property
     def cycle_begins(self) -> bool:
         """Whether the next step is the first of a cycle, but not of the run."""
-        return self.cycle_steps is not None and self.steps > 0 and self.cycle_step == 0
+        return self.cycle_steps is not None and self.steps > 0 and self.steps % self.cycle_steps == 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"step": self.steps}

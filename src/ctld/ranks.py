@@ -16,7 +16,7 @@ import torch.distributed
 from torch import Tensor
 
 from ctld.checks import DisagreementError, NonFiniteError
-from ctld.sharding import distributed
+from ctld.sharding import AVAILABLE, distributed
 
 PERIOD = 100
 """Calls between two looks of methods that have no reduction in every step."""
@@ -45,7 +45,7 @@ class Ranks:
     @property
     def size(self) -> int:
         """How many processes are this run."""
-        return torch.distributed.get_world_size(self.group) if distributed() else 1
+        return torch.distributed.get_world_size(self.group) if AVAILABLE and torch.distributed.is_initialized() else 1
 
     def sum(self, numbers: Tensor) -> Tensor:
         """Adds up over all ranks, in place."""

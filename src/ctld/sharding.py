@@ -85,9 +85,9 @@ class LocalState(Mapping[str, Any]):
         return len(self._state)
 
 
-_AVAILABLE = torch.distributed.is_available()
+AVAILABLE = torch.distributed.is_available()
 
 
 def distributed() -> bool:
     """Returns whether there are processes that know each other."""
-    return _AVAILABLE and torch.distributed.is_initialized()
+    return AVAILABLE and torch.distributed.is_initialized()

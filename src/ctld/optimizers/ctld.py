@@ -187,7 +187,7 @@ class CTLD(Explorer):
 
     def _explore(self, losses: list[Loss], active: Active) -> None:
         num_data, temperature = self.num_data, self.temperature
-        epsilon_alpha = scalar_normal(self.seed, ALPHA, 1 + self.steps)
+        epsilon_alpha = scalar_normal(self.seed, ALPHA, 1 + self.clock.steps)
         exploring = self._exploring_groups(active)
         seen = self._see(losses, active)  # the loss, and whether it and the gradients are finite
 

@@ -72,7 +72,8 @@ class Explorer(Phased):
     def _see(self, losses: list[Loss], active: Active | None, failure: Exception | None = None) -> Observation:
         """Returns what is seen at the present parameters; accepts it at once where something changes before they do."""
         ahead = active is not None and self._changes_ahead()
-        if active is not None and active.native and len(losses) == 1 and self.ranks.size == 1:
+        alone = self.ranks.size == 1
+        if active is not None and active.native and len(losses) == 1 and alone:
             loss = losses[0]
             if type(loss) is float:  # by far the most frequent case: one process, on a CPU
                 look = ahead and self.check_gradients  # else the kernel looks itself, before it moves anything
@@ -86,7 +87,7 @@ class Explorer(Phased):
                 seen.accept()
                 return seen
         on_cpu = self._device().type == "cpu"
-        looks = active is not None and self.check_gradients and (ahead or not on_cpu or self.ranks.size > 1)
+        looks = active is not None and self.check_gradients and (ahead or not on_cpu or not alone)
         observed = observe(
             losses,
             [engine.finite(active)] if looks and active is not None else [],
@@ -110,9 +111,10 @@ class Explorer(Phased):
 
     def _changes_ahead(self) -> bool:
         """Returns whether something else changes before the parameters do, so that a step has to be accepted first."""
-        if self.tempering.needs_potential or self.mass.due(self.steps):
+        if self.tempering.needs_potential or self.mass.due(self.clock.steps):
             return True
-        return [group["langevin"] for group in self.param_groups] != [group["explore"] for group in self.param_groups]
+        # Whose momenta are in other units as yet.
+        return True in [group["langevin"] != group["explore"] for group in self.param_groups]
 
     def _tell_others(self, failure: Exception, meets: bool, exploring: bool) -> None:
         """The others are about to ask whether all can take the step: without an answer they would wait in vain."""
@@ -142,8 +144,9 @@ class Explorer(Phased):
         """Makes momenta what the step to come takes them for; the mass adapts here too, when it is time."""
         for group in self.param_groups:
             langevin = exploring and group["explore"]
-            bring_into_units(group, self.state, langevin=langevin, integrator=self.integrator)
-        if exploring and self.mass.due(self.steps):
+            if group["langevin"] != langevin:
+                bring_into_units(group, self.state, langevin=langevin, integrator=self.integrator)
+        if exploring and self.mass.due(self.clock.steps):
             self._adapt_mass(active)
 
     @torch.no_grad()
@@ -165,7 +168,7 @@ class Explorer(Phased):
 
     def _probe(self) -> list[Tensor | None]:
         """Looks at some elements of each group that explores, if it is time; sums where that completes a probe."""
-        if not 0 <= self.thermometers.phase(self.steps, self.seed) <= 2:
+        if not 0 <= self.thermometers.phase(self.clock.steps, self.seed) <= 2:
             return []
         scales = None if self.mass.options is None else self.state
         ranks = self.ranks.size if self._sharded else 1
@@ -181,9 +184,9 @@ class Explorer(Phased):
         A matter of speed: `Tempering.end` is the definition, and tests hold the two equal to the bit. The call can do it on
         a CPU, in one process, for the paper's own pieces.
         """
-        if not active.native or self._sharded or self.compensation.active or seen.refused() is not None:
+        if not active.native or self._sharded or self.compensation.active or not seen.accepted:
             return None
-        return self.tempering.hand_over(epsilon_alpha, self.num_data, self.temperature, self._sign * seen.accept())
+        return self.tempering.hand_over(epsilon_alpha, self.num_data, self.temperature, self._sign * seen.mean_loss)
 
     # ---- after a step ----
 
@@ -265,7 +268,7 @@ class Explorer(Phased):
         if explored and not self.clock.exploring:
             self.thermometers.pause()
             self.compensation.interrupt(self.state.values())
-        if explored and self.steps % ADVICE_PERIOD == 0:
+        if explored and self.clock.steps % ADVICE_PERIOD == 0:
             self._advise()
         if self.tempering.remark is not None:
             remark, self.tempering.remark = self.tempering.remark, None

@@ -21,9 +21,7 @@ UNITS = {
 def bring_into_units(
     group: dict[str, Any], state: Mapping[Tensor, dict[str, Any]], *, langevin: bool, integrator: str
 ) -> None:
-    """Converts the momenta of a group to the units of the step to come, where they are not in them."""
-    if group["langevin"] == langevin:
-        return
+    """Converts the momenta of a group, which are in the other units, to those of the step to come."""
     # Before its first step with lr > 0 a group has no velocity.
     unit = buffer_unit(integrator, group["momentum_lr"], float(group["momentum"]))
     factor = (-unit if langevin else -1.0 / unit) if unit else 0.0

@@ -29,6 +29,7 @@
 #define LANES 16  /* sums are kept in this many lanes on every processor */
 #define GROUP 32  /* elements whose noise is computed together: see gaussian.py */
 #define EXTENT 64 /* parts of a pass have a multiple of these */
+#define FAR_FROM 4194304    /* elements; fewer gradients are in a cache when they are looked at */
 #define PARALLEL_FROM 32768 /* elements; a parallel region costs as much as some thousand of them */
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
@@ -713,21 +714,23 @@ INLINE void put_back(char *base, int64_t at, int width, int64_t count, const cha
 
 /* ---- are gradients fit for a step: finite, and so small that sums of squares are finite, too ---- */
 
+/* The largest magnitude, as bits: one operation an element less than to compare each with the limit. */
 #define UNFIT_ONE(i)                                                                                                   \
     {                                                                                                                  \
         memcpy(&bits, x + (i) * (int64_t)sizeof bits, sizeof bits);                                                    \
-        odd |= (bits & most) >= limit;                                                                                 \
+        bits &= most;                                                                                                  \
+        largest = bits > largest ? bits : largest;                                                                     \
     }
-#define UNFIT_ONES(Bits, largest, exponent)                                                                            \
+#define UNFIT_ONES(Bits, all, limit)                                                                                   \
     {                                                                                                                  \
-        const Bits most = largest, limit = exponent;                                                                   \
-        Bits bits, odd = 0;                                                                                            \
+        const Bits most = all;                                                                                         \
+        Bits bits, largest = 0;                                                                                        \
         for (; first + PASS <= last; first += PASS)                                                                    \
             for (int i = 0; i < PASS; i++)                                                                             \
                 UNFIT_ONE(first + i)                                                                                   \
         for (; first < last; first++)                                                                                  \
             UNFIT_ONE(first)                                                                                           \
-        return (int64_t)odd;                                                                                           \
+        return largest >= (Bits)(limit);                                                                               \
     }
 
 #define LIMIT32 (127 + CTLD_LARGEST_FLOAT32)
@@ -925,15 +928,19 @@ static void find_energies(Alpha *a, const Group *groups, const Sums *sums, int64
     a->hamiltonian = (a->potential + a->num_data * kinetic) / a->temperature;
 }
 
-/* Whether gradients of units from first to last are not fit. A core reads one stretch of memory at half the speed of four that lie
- * far apart: so it reads in PLACES places by turns. */
-static int64_t unfit_units(const Level *level, const Row *rows, const Account *accounts, int64_t count, int64_t first, int64_t last)
+/* Whether gradients of units from first to last are not fit. From memory a core may read one stretch at half the speed of four that
+ * lie far apart: so it reads in PLACES places by turns, unless there are so few elements that a cache holds them. */
+static int64_t unfit_units(const Job *job, int64_t first, int64_t last)
 {
-    const int64_t stretch = (last - first + PLACES - 1) / PLACES;
+    const Level *const level = &LEVELS[job->level];
+    const Row *const rows = (const Row *)job->rows;
+    const Account *const accounts = (const Account *)job->accounts;
+    const int64_t count = job->row_count, most = job->elements >= FAR_FROM ? PLACES : 1;
+    const int64_t stretch = (last - first + most - 1) / most;
     int64_t odd = 0, row[PLACES] = {0}, begin[PLACES], end[PLACES];
     for (int64_t unit = first; unit < first + stretch; unit++) {
         int places = 0;
-        for (int64_t here = unit; places < PLACES && here < last; here += stretch, places++) {
+        for (int64_t here = unit; places < most && here < last; here += stretch, places++) {
             int64_t *const t = &row[places];
             while (*t + 1 < count && rows[*t + 1].first_unit <= here)
                 ++*t;
@@ -968,8 +975,7 @@ int64_t ctld_run(Job *job)
         if (job->check) { /* each thread looks at what it will work on, which is in its cache then */
 #pragma omp for schedule(static) reduction(| : odd)
             for (int64_t part = 0; part < job->threads; part++)
-                odd |= unfit_units(level, rows, accounts, count, job->units * part / job->threads,
-                                   job->units * (part + 1) / job->threads);
+                odd |= unfit_units(job, job->units * part / job->threads, job->units * (part + 1) / job->threads);
         }
         if (!odd) {
 #pragma omp for schedule(static)
@@ -1020,8 +1026,7 @@ int64_t ctld_fit(const Job *job)
 #pragma omp parallel for schedule(static) reduction(| : odd) num_threads((int)job->threads)                            \
     if (job->threads > 1 && job->elements >= 4 * PARALLEL_FROM)
     for (int64_t part = 0; part < job->threads; part++)
-        odd |= unfit_units(&LEVELS[job->level], (const Row *)job->rows, (const Account *)job->accounts, job->row_count,
-                           job->units * part / job->threads, job->units * (part + 1) / job->threads);
+        odd |= unfit_units(job, job->units * part / job->threads, job->units * (part + 1) / job->threads);
     return !odd;
 }
 
