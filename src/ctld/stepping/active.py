@@ -212,7 +212,8 @@ class Active:
         """All that the kernels of CPUs write to, in the order of the rows."""
         self._owners = [group.owners[place] for group, place in order]
         self._sizes = [parameter.numel() for parameter in self.moved]
-        self._same_kind = SameKind([*(local(owner.grad) for owner in self._owners), *self.moved])
+        # Of what does not go by one call nobody asks: it is looked at anew each time.
+        self._same_kind = SameKind([*(local(x.grad) for x in self._owners), *self.moved] if self.native else [])
         self._addresses = [parameter.data_ptr() for parameter in self.moved]
         self._idle = [owner for owner in chain.from_iterable(self._candidates) if owner.grad is None]
         self._list_buffers()
