@@ -12,8 +12,9 @@ import sample_records as sample
 from ctld_lab import timing
 from ctld_lab.report import build
 from ctld_lab.report.ensemble import content as ensemble_content
+from ctld_lab.report.flatness import FRAMES
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.statistics import Estimate, estimate, marks, paired_difference, word
+from ctld_lab.report.statistics import Estimate, association, estimate, marks, paired_difference, word
 from ctld_lab.report.tables import final_table
 
 ROOT = Path(__file__).parents[2]
@@ -100,6 +101,61 @@ def test_every_word_follows_from_the_difference_beside_it():
         assert word(numbers(line), reference) == line["word"], line
         one = means[line["workload"], line["one"], line["metric"]]
         assert float(line["mean"]) == pytest.approx(one - reference, abs=1e-9)
+
+
+@pytest.mark.parametrize("study", ["sda", "charrnn", "ensemble"])
+def test_readings_of_flatness_follow_from_those_of_each_run(study):
+    tables = {name: rows(LAPTOP / "tables" / f"flat-minima-{study}-{name}.csv") for name in FRAMES}
+    by_seed = {}
+    for line in tables["seeds"]:
+        by_seed.setdefault((line["method"], line["variant"], line["measure"]), {})[int(line["seed"])] = float(
+            line["value"]
+        )
+    for line in tables["values"]:
+        own = by_seed[line["method"], line["variant"], line["measure"]]
+        assert numbers(line) == estimate([own[seed] for seed in sorted(own)])
+    for line in tables["differences"]:
+        own, plain = (by_seed[method, line["variant"], line["measure"]] for method in (line["method"], "sgd"))
+        assert numbers(line) == paired_difference(own, plain)
+    for line in tables["correlations"]:
+        pairs = [
+            (own, by_seed[method, variant, line["quality"]])
+            for (method, variant, measure), own in by_seed.items()
+            if (variant, measure) == (line["variant"], line["measure"])
+        ]
+        found = association(pairs)
+        assert [found.rho, found.probability] == [float(line["rho"]), float(line["p"])]
+
+
+def test_the_curve_against_the_temperature_is_read_as_the_document_reads_it():
+    """docs/ensembles.md: beside T = 0, pair by pair, at each T."""
+    by_point = {}
+    for line in rows(LAPTOP / "tables" / "ensemble-seeds.csv"):
+        if line["variant"] == "curve" and line["metric"] == "test nll":
+            by_point.setdefault((line["method"], line["point"]), {})[int(line["seed"])] = float(line["value"])
+    plain = by_point["cycles_cold", ""]
+    mean = estimate(list(plain.values())).mean
+    found = {key: word(paired_difference(own, plain), mean) for key, own in by_point.items() if key[1]}
+    by_temperature = {
+        point: [found[f"cycles_{kind}", f"T={point}"] for kind in ("paper", "driven", "constant")]
+        for point in ("0.001", "0.00316", "0.01", "0.0316", "0.1", "0.316", "1.0")
+    }
+    assert by_temperature == {
+        "0.001": ["tie"] * 3,
+        "0.00316": ["tie", "lower", "tie"],
+        "0.01": ["lower"] * 3,
+        "0.0316": ["lower"] * 3,
+        "0.1": ["lower"] * 3,
+        "0.316": ["undecided", "higher", "higher"],
+        "1.0": ["higher"] * 3,
+    }
+    lines = rows(LAPTOP / "tables" / "ensemble-temperature-curve.csv")
+    marked = {(x["method"], x["point"]): x["mark"] for x in lines if x["metric"] == "test nll" and x["mark"]}
+    assert marked == {
+        **{(f"cycles_{kind}", "T=0.0316"): "tie" for kind in ("paper", "driven", "constant")},
+        **{(f"cycles_{kind}", "T=0.1"): "undecided" for kind in ("driven", "constant")},
+        ("cycles_paper", "T=0.1"): "best",
+    }
 
 
 def test_times_and_their_intervals_follow_from_the_rounds():
