@@ -24,12 +24,6 @@ SHARES = ("xdist_group(", 'scope="module"', "functools.cache", "import cache")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than there are cores: a quarter of the time tests wait, for processes that start, meet, end or hang."""
-    return len(os.sched_getaffinity(0)) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Tests of a file go to one worker where they share something that took long to make, else one by one.
 
