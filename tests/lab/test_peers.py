@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import ctld
 from ctld_lab import data
 from ctld_lab.files import read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
@@ -170,7 +171,7 @@ def test_every_method_has_the_same_number_of_gradients(monkeypatch, method):
     if not available(method):
         pytest.skip("needs a package of `make peers`")
     problem = small("wine")
-    METHODS[method].train(problem, SMOKE["wine"].trial_options(method)[0], 0)
+    METHODS[method].train(problem, SMOKE["wine"].trial_options(method)[0], 7)
     assert len(counted) == problem.size.steps
 
 
@@ -195,6 +196,54 @@ def test_swag_draws_from_the_gaussian_of_what_sgd_passed(monkeypatch):
     assert away.abs().max() < 4.5
     ratio = draws.var(dim=0) / variance
     assert (ratio - 1.0).abs().max() < 4.5 * math.sqrt(2.0 / len(draws))
+
+
+def spied(monkeypatch, method, problem, options, seed=3):
+    """The sampler that a method makes, T over its temperature at each network that is taken, and the batches seen."""
+    made, ratios, batches = [], [], []
+    create, taken, loss = methods.create, methods.state, problems.Problem.loss
+    monkeypatch.setattr(methods, "create", lambda *given, **more: made.append(create(*given, **more)) or made[-1])
+    monkeypatch.setattr(methods, "state", lambda model: ratios.append(made[0].temperature_ratio) or taken(model))
+    monkeypatch.setattr(
+        problems.Problem, "loss", lambda own, model, batch: batches.append(batch[0]) or loss(own, model, batch)
+    )
+    found = METHODS[method].train(problem, options, seed)
+    return made[0], ratios, batches, found
+
+
+@pytest.mark.filterwarnings("ignore:the thermostat of α")
+def test_tact_hmc_draws_when_it_is_cold(monkeypatch):
+    """Cold in every eighth step here, while every fifth of the last hundred of 400 is a place: draws wait."""
+    monkeypatch.setattr(ctld.TACTHMC, "temperature_ratio", property(lambda own: 1.0 if own.steps % 8 == 0 else 2.0))
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=400))
+    options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.3}
+    sampler, ratios, _, found = spied(monkeypatch, "tact_hmc", problem, options)
+    assert ratios == [1.0] * 12  # at 312, for 305 and 310, and then at each cold step up to 400
+    assert len(found(problem.held_out[0])) == 12
+    assert found.facts == {"cold_share": 0.125}
+    assert sampler.param_groups[0]["lr"] == pytest.approx(methods.SWAG_RATE * options["lr"])
+
+
+@pytest.mark.filterwarnings("ignore:the thermostat of α")
+def test_a_sampler_that_is_never_cold_has_no_prediction(monkeypatch):
+    monkeypatch.setattr(ctld.TACTHMC, "temperature_ratio", 2.0)
+    options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.3}
+    assert study._run(small("wine"), "tact_hmc", options)["nll"] == math.inf
+
+
+def test_replicas_see_the_same_batch(monkeypatch):
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=160))
+    options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1}
+    sampler, ratios, batches, found = spied(monkeypatch, "resgld", problem, options)
+    assert all(torch.equal(one, other) for one, other in zip(batches[::2], batches[1::2], strict=True))
+    assert not torch.equal(batches[0], batches[2])
+    assert ratios == [1.0] * 20  # of the last twenty of eighty steps
+    assert found.facts == {"cold_share": 1.0, "swaps": sampler.swaps}
+
+
+def test_what_is_noted_is_stored():
+    found = study._run(small("wine"), "resgld", {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1})
+    assert set(found) == {"nll", "seconds", "cold_share", "swaps"}
 
 
 # ---- the study ----

@@ -16,6 +16,7 @@ from ctld_lab.peers.problems import Problem
 from ctld_lab.peers.training import (
     CHUNK,
     MOMENTUM,
+    Noted,
     Options,
     Predict,
     alone,
@@ -103,20 +104,15 @@ def dropout(problem: Problem, options: Options, seed: int) -> Predict:
 def swag(problem: Problem, options: Options, seed: int) -> Predict:
     """A Gaussian along the last quarter of SGD, diagonal and of rank 20, half of each (Maddox et al. 2019)."""
     model, steps = problem.model(seed), problem.size.steps
-    start = round(SWAG_FROM * steps)
     optimizer = momentum_sgd(model, options)
-
-    def rate(step: int) -> float:
-        return SWAG_RATE + (1.0 - SWAG_RATE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / start)))
-
-    places = {start + round((steps - start) * place / SWAG_RANK) for place in range(1, SWAG_RANK + 1)}
+    schedule, places = _down_and_along(optimizer, steps)
     seen: list[Tensor] = []
 
     def after(step: int) -> None:
         if step in places:
             seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
 
-    descend(problem, model, plain(optimizer, LambdaLR(optimizer, rate)), seed, after=after)
+    descend(problem, model, plain(optimizer, schedule), seed, after=after)
     along = torch.stack(seen)
     mean, away = along.mean(dim=0), along - along.mean(dim=0)
     generator = torch.Generator().manual_seed(stream_seed(seed, "noise"))
@@ -256,6 +252,57 @@ def without_n(problem: Problem, options: Options, seed: int) -> Predict:
     return _sampled(problem, model, optimizer, seed, places)
 
 
+def tact_hmc(problem: Problem, options: Options, seed: int) -> Predict:
+    """A temperature that moves by itself, as in this library's paper, with thermostats (Luo et al. 2018)."""
+    return _exploring("tact_hmc", problem, options, seed, gradients=1)
+
+
+def resgld(problem: Problem, options: Options, seed: int) -> Predict:
+    """A cold chain and a hot one that may swap (Deng et al. 2020): two gradients a step, of one batch, hence half the steps."""
+    return _exploring("resgld", problem, options, seed, gradients=2)
+
+
+def _exploring(name: str, problem: Problem, options: Options, seed: int, *, gradients: int) -> Predict:
+    """A sampler that lr goes down for and stays, as SWAG's; a draw that is due is taken when the model is cold next."""
+    model, steps = problem.model(seed), problem.size.steps // gradients
+    given = {key: options[key] for key in ("lr", "weight_decay", "temperature")}
+    about: dict[str, Any] = {"num_data": problem.num_data, "seed": stream_seed(seed, "noise")}
+    optimizer: Any = create(name, model.parameters(), momentum=MOMENTUM, **given, **about)
+    schedule, places = _down_and_along(optimizer, steps)
+    due, cold, members = 0, 0, []
+
+    def advance(gradient: Callable[[], Tensor]) -> None:
+        for _ in range(gradients):
+            optimizer.step(loss=gradient())
+        schedule.step()
+
+    def after(step: int) -> None:
+        nonlocal due, cold
+        due += step in places
+        if optimizer.temperature_ratio == 1.0:
+            cold += 1
+            if due:
+                members.append(state(model))
+                due = 0
+
+    descend(problem, model, advance, seed, steps=steps, after=after)
+    if not members:
+        raise FloatingPointError("no step was cold when a draw was due")
+    swaps = {"swaps": optimizer.swaps} if name == "resgld" else {}
+    return Noted(together(model, members), {"cold_share": cold / steps} | swaps)
+
+
+def _down_and_along(optimizer: torch.optim.Optimizer, steps: int) -> tuple[LambdaLR, set[int]]:
+    """lr along half a cosine to a fifth, then constant; and the steps after which twenty networks are taken from there."""
+    start = round(SWAG_FROM * steps)
+
+    def rate(step: int) -> float:
+        return SWAG_RATE + (1.0 - SWAG_RATE) * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / start)))
+
+    places = {start + round((steps - start) * place / SWAG_RANK) for place in range(1, SWAG_RANK + 1)}
+    return LambdaLR(optimizer, rate), places
+
+
 def _sampled(problem: Problem, model: nn.Module, optimizer: Any, seed: int, places: set[int]) -> Predict:
     members: list[dict[str, Tensor]] = []
 
@@ -273,6 +320,8 @@ METHODS: dict[str, Method] = {
     "ensemble_tuned": Method("ctld.Ensemble, T tuned", cycles("tuned"), third="temperature"),
     "ensemble_cold": Method("ctld.Ensemble, T = 0", cycles(0.0)),
     "csghmc": Method("cyclical SGHMC", csghmc, third="temperature"),
+    "tact_hmc": Method("TACT-HMC", tact_hmc, third="temperature"),
+    "resgld": Method("replica exchange", resgld, third="temperature"),
     "sgd": Method("SGD-M", sgd),
     "adamw": Method("AdamW", adamw, rates="adamw"),
     "sam": Method("SAM", sam, third="rho", module="pytorch_optimizer"),

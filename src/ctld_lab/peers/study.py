@@ -16,6 +16,7 @@ from ctld_lab.files import read_json, read_of, write_cell
 from ctld_lab.peers.methods import METHODS, sgd
 from ctld_lab.peers.problems import Problem, Size, load
 from ctld_lab.peers.scores import averaged, judge, nested, nll
+from ctld_lab.peers.training import Noted
 from ctld_lab.traps.study import cell_path
 from ctld_lab.tuning import propose
 
@@ -126,6 +127,8 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
                 found: dict[str, Any] = {"nll": nll(averaged(predict(problem.held_out[0])), problem.held_out[1])}
             else:
                 found = judge(problem, predict)
+            if isinstance(predict, Noted):
+                found |= predict.facts
     except FAILURES:
         found, seconds = {"nll": math.inf}, time.process_time() - began
     if not math.isfinite(found["nll"]):

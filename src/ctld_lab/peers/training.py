@@ -1,6 +1,7 @@
 """Training by batches, and what networks predict: what the methods have in common."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +20,17 @@ Predict = Callable[[Tensor], Tensor]
 """From inputs to log-probabilities: members, inputs, (characters,) classes."""
 Advance = Callable[[Callable[[], Tensor]], Any]
 """One step, given what computes a gradient and returns the loss."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A prediction, and what is stored about its training beside the scores."""
+
+    predict: Predict
+    facts: Mapping[str, float]
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return self.predict(inputs)
 
 
 def descend(

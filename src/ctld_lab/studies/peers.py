@@ -1,7 +1,7 @@
 """Peers: cycles beside what else turns one budget of gradients into a prediction with an uncertainty.
 
-varied   the method: `ctld.Ensemble` with three kinds of T, cyclical SGHMC, SGD-M, AdamW, SAM, MC dropout, SWAG, IVON, two of
-         Laplace's approximations, a deep ensemble, SGHMC without N
+varied   the method: `ctld.Ensemble` with three kinds of T, cyclical SGHMC, TACT-HMC, replica exchange, SGD-M, AdamW, SAM,
+         MC dropout, SWAG, IVON, two of Laplace's approximations, a deep ensemble, SGHMC without N
 tuned    lr, weight decay, and a third option where a method has one: eight trials each, by validation nll
 fixed    the number of gradients, networks, batches, momentum 0.9
 
