@@ -24,8 +24,8 @@ WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "
 MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
 
 
-def rows(name, **chosen):
-    with (STORED / "laptop" / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
+def rows(name, scale="laptop", **chosen):
+    with (STORED / scale / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
         return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in chosen.items())]
 
 
@@ -62,6 +62,23 @@ def paper():
         header,
         [[title, *(found[study, name, variant] for study, variant in columns)] for name, title in METHODS.items()],
     )
+
+
+def paper_size():
+    """Fig. 2 at the paper's own size: a layer's error on its own input, which is the paper's measure, and the image's."""
+    metrics = [f"train mse of layer {layer}" for layer in (1, 2, 3, 4)]
+    metrics += [f"test image_mse of layer {layer}" for layer in (1, 4)]
+    found = {(row["variant"], row["method"], row["metric"]): row for row in rows("sda-final", scale="paper")}
+    body = []
+    for variant, settings in (("paper", "the paper's"), ("laptop", "chosen at laptop size")):
+        for name, title in METHODS.items():
+            done = (variant, name, metrics[-1]) in found
+            if done or variant == "paper":
+                numbers = [f"{float(found[variant, name, metric]['mean']):.4f}" for metric in metrics] if done else []
+                stated = found[variant, name, "train mse"]["paper"] if done else ""
+                body.append([title, settings, *(numbers or ["–"] * 6), stated or "–"])
+    layers = ["layer 1", "layer 2", "layer 3", "layer 4"]
+    return table(["method", "settings", *layers, "image after layer 1", "after layer 4", "layer 4, Fig. 2"], body)
 
 
 def digits():
@@ -213,6 +230,7 @@ PLACES = {
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/flatness.md": (flat,),
+    "docs/paper-scale.md": (paper_size,),
 }
 
 

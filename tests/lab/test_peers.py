@@ -228,7 +228,8 @@ def test_tact_hmc_draws_when_it_is_cold(monkeypatch):
 def test_a_sampler_that_is_never_cold_has_no_prediction(monkeypatch):
     monkeypatch.setattr(ctld.TACTHMC, "temperature_ratio", 2.0)
     options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.3}
-    assert study._run(small("wine"), "tact_hmc", options)["nll"] == math.inf
+    found = study._run(small("wine"), "tact_hmc", options)
+    assert (found["nll"], found["failed"]) == (math.inf, methods.NEVER_COLD)
 
 
 def test_replicas_see_the_same_batch(monkeypatch):
@@ -375,6 +376,8 @@ def test_verdicts():
     cells["ensemble"] = cell(1.0 + seeds)
     text = tables.results_text(cells)
     assert "| IVON | 1 of 5 diverged | ahead: it diverged | – | – | – | – | 1.0 |" in text
+    cells["ivon"]["final"][2]["failed"] = methods.NEVER_COLD
+    assert "| IVON | 1 of 5 had no cold draw | ahead: it had no cold draw |" in tables.results_text(cells)
     assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")
 
 

@@ -34,6 +34,7 @@ SAMPLES = 20  # of methods that draw networks from a distribution
 DEEP = 3  # members of the deep ensemble that shares the gradients of one
 KEPT = 6  # of the sampler without N: as many as there are cycles
 SWAG_FROM, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 20  # share of the steps before averaging, lr after it; networks averaged
+NEVER_COLD = "no step was cold when a draw was due"
 CSGHMC_SHARE, CSGHMC_SAMPLES = 0.8, 3  # of a cycle before sampling, as in its paper; samples of each cycle
 
 
@@ -287,7 +288,7 @@ def _exploring(name: str, problem: Problem, options: Options, seed: int, *, grad
 
     descend(problem, model, advance, seed, steps=steps, after=after)
     if not members:
-        raise FloatingPointError("no step was cold when a draw was due")
+        raise FloatingPointError(NEVER_COLD)
     swaps = {"swaps": optimizer.swaps} if name == "resgld" else {}
     return Noted(together(model, members), {"cold_share": cold / steps} | swaps)
 

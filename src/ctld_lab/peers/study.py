@@ -129,10 +129,10 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
                 found = judge(problem, predict)
             if isinstance(predict, Noted):
                 found |= predict.facts
-    except FAILURES:
-        found, seconds = {"nll": math.inf}, time.process_time() - began
+    except FAILURES as error:
+        found, seconds = {"nll": math.inf, "failed": str(error)}, time.process_time() - began
     if not math.isfinite(found["nll"]):
-        found = {"nll": math.inf}
+        found = {"nll": math.inf, "failed": found.get("failed", "the prediction is not finite")}
     return found | {"seconds": seconds}
 
 

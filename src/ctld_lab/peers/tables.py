@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ctld_lab.files import write_bytes
-from ctld_lab.peers.methods import METHODS
+from ctld_lab.peers.methods import METHODS, NEVER_COLD
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
 from ctld_lab.report.markdown import table
@@ -37,7 +37,7 @@ def compare(cells: Cells, metric: str = "nll") -> dict[str, tuple[Estimate, str]
         if not all(map(math.isfinite, ours)):
             words[method] = "behind: ours diverged" if all(map(math.isfinite, theirs)) else UNDECIDED
         elif not all(map(math.isfinite, theirs)):
-            words[method] = "ahead: it diverged"
+            words[method] = f"ahead: it {_fate(cells[method])}"
     corrected = holm({method: 0.0 if method in words else each.probability for method, each in found.items()})
     for method, p in corrected.items():
         if method in words:
@@ -66,7 +66,13 @@ def results_text(cells: Cells) -> str:
         seconds = f"{estimate(values(cell, 'seconds')).mean:.1f}"
         if diverged:
             rows.append(
-                [METHODS[method].title, f"{diverged} of {len(cell['final'])} diverged", verdict, *["–"] * 4, seconds]
+                [
+                    METHODS[method].title,
+                    f"{diverged} of {len(cell['final'])} {_fate(cell)}",
+                    verdict,
+                    *["–"] * 4,
+                    seconds,
+                ]
             )
             continue
         counted = worth(cells, method) if REFERENCE in cells else []
@@ -123,7 +129,7 @@ def chosen_text(cells: Cells, plan: Plan) -> str:
             at_end = min(value / low, high / value) < (high / low) ** 0.0625
             entries.append(f"{name} {value:.3g}" + ("\\*" if at_end else ""))
         best = min(float(trial["nll"]) for trial in cells[method]["trials"])
-        told = f"{best:.4f}" if math.isfinite(best) else "all trials diverged"
+        told = f"{best:.4f}" if math.isfinite(best) else f"all trials {_fate(cells[method])}"
         rows.append([METHODS[method].title, ", ".join(entries), told])
     return table(["method", "chosen", "validation nll"], rows)
 
@@ -147,6 +153,12 @@ def write(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
     page = "\n\n".join(f"## {name}\n\n{text}" for name, text in made.items())
     write_bytes(directory / "tables.md", (page + "\n").encode())
     return made
+
+
+def _fate(cell: Mapping[str, Any]) -> str:
+    """What became of a method's runs that have no prediction."""
+    reasons = {run.get("failed") for run in cell["final"] if not math.isfinite(float(run["nll"]))}
+    return "had no cold draw" if reasons == {NEVER_COLD} else "diverged"
 
 
 def _order(cell: Mapping[str, Any]) -> float:
