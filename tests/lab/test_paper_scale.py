@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 from ctld_lab.report import build
@@ -27,6 +28,57 @@ def test_there_are_curves_of_the_layer_and_of_the_image():
         rows = list(csv.DictReader(file))
     assert {(row["split"], row["metric"]) for row in rows} == {("train", "mse"), ("test", "image_mse")}
     assert "ctld" in {row["method"] for row in rows}
+
+
+def values(method):
+    with (PAPER / "tables" / "sda-final.csv").open(encoding="utf-8") as file:
+        chosen = [row for row in csv.DictReader(file) if (row["method"], row["variant"]) == (method, "paper")]
+    return {row["metric"]: float(row["mean"]) for row in chosen}
+
+
+def test_what_the_documents_say_came_out():
+    ctld, sgd = values("ctld"), values("sgd")
+    assert 0.3 < ctld["train mse of layer 4"] / sgd["train mse of layer 4"] < 0.4
+    for layer in (1, 2, 3, 4):
+        assert ctld[f"test image_mse of layer {layer}"] > sgd[f"test image_mse of layer {layer}"]
+        assert (ctld[f"train mse of layer {layer}"] < sgd[f"train mse of layer {layer}"]) == (layer in (2, 4))
+    for page, words in {
+        "paper-scale": "0.0073 beside 0.0204",
+        "results": "0.89 beside 0.75",
+        "which": "(0.89, SGD 0.75)",
+        "LOG": "0.89 and 0.75",
+    }.items():
+        assert words in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert [f"{x['train mse of layer 4']:.4f}" for x in (ctld, sgd)] == ["0.0073", "0.0204"]
+    assert [f"{x['test image_mse']:.2f}" for x in (ctld, sgd)] == ["0.89", "0.75"]
+    assert [f"{x['test image_mse of layer 1']:.2f}" for x in (ctld, sgd)] == ["0.43", "0.08"]
+    with (PAPER / "tables" / "sda-curves.csv").open(encoding="utf-8") as file:
+        first = {
+            (row["method"], float(row["step"])): float(row["mean"])
+            for row in csv.DictReader(file)
+            if (row["variant"], row["metric"], row["stage"]) == ("paper", "mse", "1")
+        }
+    assert f"{first['ctld', 18000]:.2f}" == "0.68"
+    assert first["sgd", 1000] < 0.43
+    with (PAPER / "tables" / "sda-temperature.csv").open(encoding="utf-8") as file:
+        row = next(csv.DictReader(file))
+    assert [f"{float(row[name]):.2f}" for name in ("kinetic", "configurational")] == ["1.06", "0.03"]
+
+
+def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
+    """A run that was begun is drawn, and said to be not finished."""
+    page = (PAPER / "report.html").read_text(encoding="utf-8")
+    assert "Missing so far: RMSprop, Adam, AnnealSGD and Santa." in page
+    assert "Not finished" not in page
+    assert "Image, test data, laptop" not in page
+    copy = tmp_path / "paper"
+    shutil.copytree(PAPER, copy)
+    with (copy / "tables" / "sda-curves.csv").open("a", encoding="utf-8") as file:
+        file.write("laptop,test,image_mse,ctld,1,0.0,1.9,,,1\nlaptop,test,image_mse,ctld,1,1000.0,0.7,,,1\n")
+    build(copy, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Not finished: CTLD." in page
+    assert "Image, test data, laptop" in page
 
 
 def test_the_document_has_the_times_that_were_stored():

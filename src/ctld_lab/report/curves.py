@@ -90,19 +90,21 @@ def curve_panel(
     # Where the training moves on to the next layer.
     switches = np.cumsum(next((run.stages for run in study.finals), [0]))[:-1]
     lines = [("x", float(end)) for end in switches]
-    words = "no run has been evaluated yet"
-    return Panel(title, series, "iteration", ylabel, y=LOG, lines=lines, ylim=limits, words=words)
+    return Panel(title, series, "iteration", ylabel, y=LOG, lines=lines, ylim=limits)
 
 
 def curves_plot(
     study: StudyRecord, name: str, caption: str, panels: Sequence[Panel], frame: pd.DataFrame, **more: Any
 ) -> list[Plot]:
-    """None before anything was evaluated. Of a study that was published without its curves, the picture of them."""
+    """Of what was evaluated: no plot before, no empty panel. Of a study published without its curves, the picture of them."""
     if not frame.empty:
-        absent = [study.title(x) for x in study.methods if x not in set(frame["method"])]
-        partial = list(dict.fromkeys(x.title for x in final_table(study) if not x.done and x.title not in absent))
-        caption = f"{caption} {Prose('common')('so_far', absent=absent, partial=partial)}".strip()
-        return [Plot(name, caption, panels, keys(study), **more)]
+        drawn = set(zip(frame["method"], frame["variant"], strict=True))
+        methods = {method for method, _ in drawn}
+        absent = [study.title(method) for method in study.methods if method not in methods]
+        begun = [row.title for row in final_table(study) if not row.done and (row.method, row.variant) in drawn]
+        caption = f"{caption} {Prose('common')('so_far', absent=absent, partial=list(dict.fromkeys(begun)))}".strip()
+        present = [key for method, key in zip(study.methods, keys(study), strict=True) if method in methods]
+        return [Plot(name, caption, [panel for panel in panels if panel.series], present, **more)]
     return picture(study, name, caption)
 
 
