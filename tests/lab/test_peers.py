@@ -396,18 +396,20 @@ def test_what_the_page_says_came_out():
     }
     words = {name: {method: word for method, (_, word) in tables.compare(each).items()} for name, each in cells.items()}
     digits, wine = words["digits5k"], words["wine"]
-    nine = {"sgd", "sam", "adamw", "swag", "ivon", "laplace_last", "laplace_kfac", "csghmc", "deep"}
-    assert {method for method, word in digits.items() if word == "ahead"} == nine
+    ten = {"sgd", "sam", "adamw", "swag", "ivon", "laplace_last", "laplace_kfac", "csghmc", "resgld", "deep"}
+    assert {method for method, word in digits.items() if word == "ahead"} == ten
     assert digits["without_n"] == "ahead: it diverged"
+    assert digits["tact_hmc"] == "ahead: it had no cold draw"
     assert [digits[name] for name in ("dropout", "ensemble_cold", "ensemble_tuned")] == [
         "undecided",
         "undecided",
         "tie",
     ]
-    assert {method for method, word in wine.items() if word == "behind"} == {"adamw", "ensemble_cold", "csghmc", "deep"}
+    behind = {"adamw", "ensemble_cold", "csghmc", "deep", "resgld"}
+    assert {method for method, word in wine.items() if word == "behind"} == behind
     assert {method for method, word in wine.items() if word == "ahead"} == {"sam", "ensemble_tuned", "without_n"}
     assert wine["sgd"] == "tie"
-    assert sum(word == "tie" for word in wine.values()) == 6
+    assert sum(word == "tie" for word in wine.values()) == 7
     mean = {
         name: {m: np.mean(tables.values(c, "nll")) for m, c in each.items() if m in METHODS}
         for name, each in cells.items()
@@ -420,16 +422,26 @@ def test_what_the_page_says_came_out():
     assert all(value >= 5 for value in tables.worth(cells["digits5k"], "ensemble"))
     ratio = {method: mean["wine"]["ensemble"] / value - 1 for method, value in mean["wine"].items()}
     assert all(abs(value) < 0.03 for method, value in ratio.items() if method != "without_n")
-    assert all(0.005 < ratio[method] < 0.025 for method in ("adamw", "ensemble_cold", "csghmc", "deep"))
+    assert all(0.005 < ratio[method] < 0.025 for method in behind)
+    assert round(100 * ratio["resgld"], 1) == 0.5
+    swaps = {
+        kind: sum(run["swaps"] for each in cells.values() for run in each["resgld"][kind])
+        for kind in ("trials", "final")
+    }
+    assert swaps == {"trials": 5, "final": 0}
+    cold = [run["cold_share"] for run in cells["wine"]["tact_hmc"]["final"]]
+    assert (round(100 * min(cold)), round(100 * max(cold))) == (8, 14)
+    draws = [run["members"] for run in cells["wine"]["tact_hmc"]["final"]]
+    assert (min(draws), max(draws)) == (7, 14)
     trials = {m: min(float(t["nll"]) for t in c["trials"]) for m, c in cells["wine"].items() if m in METHODS}
     assert min(trials, key=trials.__getitem__) == "dropout"
     assert sorted(mean["wine"], key=mean["wine"].__getitem__)[-2:] == ["dropout", "without_n"]
     seconds = {m: np.mean(tables.values(c, "seconds")) for m, c in cells["digits5k"].items() if m in METHODS}
     slower = {m: value / seconds["sgd"] for m, value in seconds.items()}
     assert [round(slower[m], 1) for m in ("ivon", "dropout")] == [2.6, 1.4]
-    assert all(value < 1.205 for m, value in slower.items() if m not in ("ivon", "dropout"))
+    assert all(value < 1.205 for m, value in slower.items() if m not in ("ivon", "dropout", "tact_hmc", "resgld"))
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    assert "ahead of nine of its peers" in page
+    assert "ahead of ten of its peers" in page
 
 
 def test_stored_runs_are_complete_and_named():
