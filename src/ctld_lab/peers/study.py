@@ -137,8 +137,8 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
 
 
 def _by(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Which commit made a run: a study that goes on may be another's."""
-    return {"commit": environment["commit"]} if "commit" in environment else {}
+    """Which commit made a run, and on what machine: a study that goes on may be another's."""
+    return {name: environment[name] for name in ("commit", "machine") if name in environment}
 
 
 def _rank(value: float | str) -> float:
