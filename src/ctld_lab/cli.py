@@ -182,15 +182,26 @@ def resume(
     raise typer.Exit(resume_path(path, machinery, Console(), data_dir=data_dir, again=_again()))
 
 
-@app.command(epilog=examples("ctld report runs/sda-laptop", "ctld report runs --output report"))
+@app.command(
+    epilog=examples(
+        "ctld report runs/sda-laptop",
+        "ctld report runs --output report",
+        "ctld report runs/paper --output results/paper --add",
+    )
+)
 def report(
     path: Annotated[Path, typer.Argument(metavar="DIR", help="The directory of a study, or of several.")],
     output: Annotated[Path | None, option("DIR", "Where it goes.", "DIR")] = None,
+    add: Annotated[
+        bool, flag("--add", "Keep what the published report in --output has of methods and settings that DIR has not.")
+    ] = False,
 ) -> None:
     """Build tables and figures from the records, of a live study too."""
     from ctld_lab.commands.overview import write_report
 
-    write_report(path, Console(), output)
+    if add and (output is None or output.resolve() == path.resolve()):
+        raise Refusal("--add needs --output, the published report that DIR is added to")
+    write_report(path, Console(), output, add=add)
 
 
 @app.command(epilog=examples("ctld compare runs/sda-laptop runs/sda-laptop-new"))

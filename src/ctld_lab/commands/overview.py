@@ -22,12 +22,12 @@ def study_in(path: Path) -> StudyDirectory:
     raise Refusal(f"{path} holds no study (no study.json){hint}")
 
 
-def write_report(path: Path, console: Console, output: Path | None = None) -> None:
+def write_report(path: Path, console: Console, output: Path | None = None, *, add: bool = False) -> None:
     """The report's files, then its tables in short."""
     studies = find_studies(path) or [study_in(path)]
     from ctld_lab import report
 
-    written = report.build(path, output)
+    written = report.add(path, output) if add and output is not None else report.build(path, output)
     for study in studies:
         if len(studies) > 1:
             say(console, f"{study.path}")

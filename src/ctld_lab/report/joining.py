@@ -1,0 +1,91 @@
+"""A published report and runs that were made later, or elsewhere: one report of both.
+
+A study at the paper's size takes days, and no machine is there for that long. What is published keeps no runs, so it is
+joined by its tables: line by line, by method and setting.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
+from ctld_lab.report.page import build
+from ctld_lab.report.reading import StudyRecord, read_study
+from ctld_lab.report.sections import Table
+from ctld_lab.report.tables import Row, final_table
+
+KEYS = ("method", "variant")
+SAME = ("study", "scale", "data", "settings", "seeds")
+"""What both must agree about; else their numbers do not belong into one table."""
+
+
+def add(root: Path, output: Path) -> Path:
+    """Publish the studies of `root` in `output` beside what is there. Returns the path of the page.
+
+    A method and setting that both have is taken from `root`, unless nothing of it is finished there.
+    """
+    with TemporaryDirectory() as place:
+        build(root, Path(place))
+        newer = _published(Path(place))
+    older = _published(output)
+    joined = {name: _join(older[name], study) if name in older else study for name, study in newer.items()}
+    (output / "tables").mkdir(parents=True, exist_ok=True)
+    for name, study in joined.items():
+        for table, frame in study.tables.items():
+            write_bytes(output / "tables" / f"{name}-{table}.csv", Table(table, "", [], [], frame).csv)
+        (output / name).mkdir(exist_ok=True)
+        write_json(output / name / "study.json", study.description)
+    return build(output)
+
+
+def _published(folder: Path) -> dict[str, StudyRecord]:
+    """By the names of their folders."""
+    found = {study.directory.path.name: study for study in map(read_study, find_studies(folder))}
+    for study in found.values():
+        if study.problem:
+            raise RecordError(study.problem)
+        if not study.published:
+            raise RecordError(f"{study.directory.path} holds runs, not a published report; give another --output")
+    return found
+
+
+def _join(old: StudyRecord, new: StudyRecord) -> StudyRecord:
+    differing = [name for name in SAME if old.description.get(name) != new.description.get(name)]
+    if differing:
+        raise RecordError(
+            f"{old.directory.path} is another experiment: it differs in {', '.join(differing)}; give another --output"
+        )
+    told = {(row.method, row.variant) for row in final_table(new) if row.done}
+    tables = {**old.tables, **new.tables}
+    for name in old.tables.keys() & new.tables.keys():
+        tables[name] = _joined(old.tables[name], new.tables[name], told)
+    joined = StudyRecord(old.directory, {**new.description, "published": ""}, tables=tables)
+    return replace(joined, description=_described(old.description, new.description, final_table(joined)))
+
+
+def _joined(old: pd.DataFrame, new: pd.DataFrame, told: set[tuple[str, str]]) -> pd.DataFrame:
+    """The lines of `new` that are of something finished or unknown to `old`, after the lines of `old` that they leave."""
+    keys = [key for key in KEYS if key in old and key in new]
+    if not keys:  # the trace of one run: the one that is there stays
+        return old
+    finished = {tuple(each[KEYS.index(key)] for key in keys) for each in told}
+    mine, theirs = (list(frame[keys].itertuples(index=False, name=None)) for frame in (old, new))
+    replaced, known = finished & set(theirs), set(mine)
+    kept, taken = [key not in replaced for key in mine], [key in replaced or key not in known for key in theirs]
+    return pd.concat([old[kept], new[taken]], ignore_index=True)
+
+
+def _described(old: Mapping[str, Any], new: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
+    done, planned = sum(row.done for row in rows), sum(max(row.planned, row.done) for row in rows)
+    machines = [part for text in (old["machine"], new["machine"]) for part in text.split(" | ")]
+    return {
+        **new,
+        "published": f"{done} of {planned} final runs done" if done < planned else f"{done} final runs done",
+        "methods": list(dict.fromkeys([*old["methods"], *new["methods"]])),
+        "machine": " | ".join(dict.fromkeys(machines)),
+        "commands": list(dict.fromkeys([*old["commands"], *new["commands"]])),
+    }
