@@ -47,6 +47,27 @@ def test_the_average_is_of_probabilities():
     torch.testing.assert_close(scores.averaged(members).exp(), members.double().exp().mean(dim=0))
 
 
+@pytest.mark.parametrize("part", [1, 100, 2**18])
+def test_scores_do_not_depend_on_how_many_rows_are_computed_at_a_time(monkeypatch, part):
+    """Members, windows, characters, classes: as text has them."""
+    members = random_members(4, 7 * 3, 5).reshape(4, 7, 3, 5)
+    labels = torch.randint(5, (7, 3), generator=torch.Generator().manual_seed(1))
+    whole = members.double().exp().mean(dim=0)
+    own = torch.special.entr(members.double().exp()).sum(-1).mean(dim=0)
+    monkeypatch.setattr(scores, "PART", part)
+    mean = scores.averaged(members)
+    torch.testing.assert_close(mean.exp(), whole)
+    torch.testing.assert_close(scores.averaged(members[:1]), members[0].double())
+    total, disagreement = scores._uncertainty(members)
+    torch.testing.assert_close(total, torch.special.entr(whole).sum(-1))
+    torch.testing.assert_close(disagreement, total - own)
+    temperatures = np.geomspace(0.1, 10, 20_001)
+    by_search = min(
+        temperatures, key=lambda t: scores.nll((mean.float() / float(t)).double().log_softmax(dim=-1), labels)
+    )
+    assert scores.fitted_temperature(mean, labels) == pytest.approx(by_search, rel=1e-3)
+
+
 def test_the_fitted_temperature_is_the_one_that_was_applied():
     """Labels are drawn from a distribution whose logarithm is then multiplied by 2.5: dividing by 2.5 is best."""
     right = random_members(1, 20_000, 5)[0].double() / 3
@@ -292,6 +313,25 @@ def test_a_study_that_was_stopped_goes_on(tmp_path, monkeypatch):
     for method in ("sgd", study.REFERENCE):
         one, other = (read_json(cell_path(tmp_path / x, "wine", method)) for x in ("whole", "parts"))
         assert without_seconds(one) == without_seconds(other)
+
+
+def test_commands_with_one_directory_share_the_work(tmp_path, capsys):
+    """What another process holds is left to it, the reference waits for SGD-M; whoever comes last does the rest."""
+    plan = replace(SMOKE["wine"], trials=1, seeds=1, reference=1)
+    asked = ["sgd", "adamw", study.REFERENCE]
+    path = cell_path(tmp_path, "wine", "sgd")
+    with study._alone(path) as mine:
+        assert mine
+        study.share_out(tmp_path, "wine", asked, plan, {})
+        assert not path.exists()
+    told = capsys.readouterr().out
+    assert "wine sgd: another command is at it" in told
+    assert "wine reference: waits for SGD-M; give the command again" in told
+    first = cell_path(tmp_path, "wine", "adamw").read_bytes()
+    study.share_out(tmp_path, "wine", asked, plan, {})
+    assert set(tables.load(tmp_path, "wine", plan)) == {"sgd", "adamw", study.REFERENCE}
+    assert cell_path(tmp_path, "wine", "adamw").read_bytes() == first
+    assert "another command" not in capsys.readouterr().out
 
 
 def test_what_was_done_with_another_plan_is_refused(tmp_path):

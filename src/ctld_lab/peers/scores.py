@@ -1,6 +1,7 @@
 """How good a prediction is, and what it knows about not knowing."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,10 +14,15 @@ from ctld.ensembles.metrics import classification_metrics
 from ctld_lab.peers.problems import Problem
 from ctld_lab.peers.training import Predict
 
+PART = 2**18  # numbers, which a processor's cache holds
+
 
 def averaged(members: Tensor) -> Tensor:
     """The logarithm of the mean of the members' probabilities, in double precision."""
-    return members.double().logsumexp(dim=0) - torch.tensor(float(len(members))).log().double()
+    if len(members) == 1:
+        return members[0].double()
+    count = torch.tensor(float(len(members))).log().double()
+    return torch.cat([part.double().logsumexp(dim=0) - count for part in _parts(members, dim=1)])
 
 
 def nll(log_probabilities: Tensor, labels: Tensor) -> float:
@@ -25,9 +31,12 @@ def nll(log_probabilities: Tensor, labels: Tensor) -> float:
 
 def fitted_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
     """The one by which log-probabilities are divided so that nll is least."""
+    true = float(log_probabilities.gather(-1, labels[..., None]).sum())
 
     def worse(log_temperature: float) -> float:
-        return nll((log_probabilities / 10.0**log_temperature).log_softmax(dim=-1), labels)
+        scale = 10.0**-log_temperature
+        whole = math.fsum(float((part * scale).logsumexp(dim=-1).sum()) for part in _parts(log_probabilities))
+        return (whole - scale * true) / labels.numel()
 
     return float(10.0 ** minimize_scalar(worse, bounds=(-1.0, 1.0), method="bounded").x)
 
@@ -48,7 +57,8 @@ def judge(problem: Problem, predict: Predict) -> dict[str, Any]:
     scaled = (mean / temperature).log_softmax(dim=-1)
     found: dict[str, Any] = classification_metrics(mean, labels)
     found |= {"scaled_nll": nll(scaled, labels), "scale": temperature, "members": len(members)}
-    total, disagreement = _uncertainty(members)
+    if problem.strange:
+        total, disagreement = _uncertainty(members)
     for kind, strange in problem.strange.items():
         their_total, their_disagreement = _uncertainty(predict(strange))
         found[f"{kind}, entropy"] = auroc(total, their_total)
@@ -60,7 +70,14 @@ def judge(problem: Problem, predict: Predict) -> dict[str, Any]:
 def _uncertainty(members: Tensor) -> tuple[Tensor, Tensor]:
     """Entropy of the averaged prediction, and the part of it that members disagree about."""
     total = entropy(averaged(members))
-    return total, (total - entropy(members.double()).mean(dim=0)).clamp(min=0.0)
+    own = torch.cat([entropy(part.double()).mean(dim=0) for part in _parts(members, dim=1)])
+    return total, (total - own).clamp(min=0.0)
+
+
+def _parts(values: Tensor, dim: int = 0) -> Iterator[Tensor]:
+    """Some rows at a time: twenty networks' distributions over the characters of a text are gigabytes in double precision."""
+    rows = max(1, PART * values.shape[dim] // max(1, values.numel()))
+    return iter(torch.split(values, rows, dim))
 
 
 def nested(predictions: Sequence[Predict], problem: Problem) -> list[dict[str, float]]:

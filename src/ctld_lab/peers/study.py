@@ -4,11 +4,13 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch.linalg import LinAlgError
 
 from ctld import NonFiniteError
@@ -53,6 +55,38 @@ class Plan:
         ranges = self.searched(method)
         points = propose(ranges if len(ranges) == 3 else ranges | {"nothing": (1.0, 10.0)}, self.trials)
         return [{name: point[name] for name in ranges} for point in points]
+
+
+def share_out(directory: Path, name: str, methods: Sequence[str], plan: Plan, environment: dict[str, Any]) -> None:
+    """Does what of a problem no other command is at: several with one directory share the work, a file at a time."""
+    for method in methods:
+        if read(directory, name, method, plan) is not None:
+            continue
+        with _alone(cell_path(directory, name, method)) as free:
+            if not free:
+                print(f"{name} {method}: another command is at it", flush=True)
+            elif method != REFERENCE:
+                carry_out(directory, name, method, plan, environment)
+            elif read(directory, name, "sgd", plan) is None:
+                print(f"{name} {REFERENCE}: waits for {METHODS['sgd'].title}; give the command again", flush=True)
+            else:
+                carry_out_reference(directory, name, plan, environment)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[bool]:
+    """Whether this process has the file to itself; the kernel lets it go when the process dies, however it dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def carry_out(directory: Path, name: str, method: str, plan: Plan, environment: dict[str, Any]) -> None:

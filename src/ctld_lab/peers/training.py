@@ -13,7 +13,7 @@ from ctld_lab.peers.problems import Problem
 from ctld_lab.streams import stream_seed
 
 MOMENTUM = 0.9
-CHUNK = 2000  # rows at a time, where no gradient is needed
+CHUNK = 2000  # labels at a time, where no gradient is needed
 
 Options = Mapping[str, float]
 Predict = Callable[[Tensor], Tensor]
@@ -90,7 +90,9 @@ def state(model: nn.Module) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def in_chunks(inputs: Tensor, call: Callable[[Tensor], Tensor]) -> Tensor:
-    return torch.cat([call(part).log_softmax(dim=-1) for part in torch.split(inputs, CHUNK)])
+    """A window of characters has a label for each of them."""
+    rows = CHUNK if inputs.is_floating_point() else max(1, CHUNK // inputs.shape[1])
+    return torch.cat([call(part).log_softmax(dim=-1) for part in torch.split(inputs, rows)])
 
 
 def together(model: nn.Module, members: Iterable[Mapping[str, Tensor]]) -> Predict:

@@ -17,7 +17,7 @@ from ctld_lab.files import write_bytes
 from ctld_lab.peers import tables
 from ctld_lab.peers.methods import METHODS, check_packages
 from ctld_lab.peers.problems import Size
-from ctld_lab.peers.study import TUNING_SEED, Plan, carry_out, carry_out_reference, load_for
+from ctld_lab.peers.study import REFERENCE, TUNING_SEED, Plan, load_for, share_out
 from ctld_lab.report.markdown import document
 
 SHARED = {"dropout": (0.02, 0.5), "rho": (0.01, 0.3), "hess_init": (0.05, 1.0), "prior_precision": (10.0, 1e5)}
@@ -59,7 +59,10 @@ PLANS: dict[str, dict[str, Plan]] = {
 
 
 def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
-    """Computes what is missing in `directory`; all methods and problems unless some are named."""
+    """Computes what is missing in `directory`; all methods and problems unless some are named.
+
+    Commands that are given the same directory at the same time share the work.
+    """
     import torch
 
     from ctld_lab.jobs import environment
@@ -76,11 +79,9 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
     torch.set_num_threads(1)  # so that seconds of the processor can be compared
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
     for problem in problems or plans:
-        for method in methods or METHODS:
-            if problem not in METHODS[method].not_for:
-                carry_out(directory, problem, method, plans[problem], about)
-        if not methods or "sgd" in methods:
-            carry_out_reference(directory, problem, plans[problem], about)
+        asked = [method for method in methods or METHODS if problem not in METHODS[method].not_for]
+        asked += [REFERENCE] if not methods or "sgd" in methods else []
+        share_out(directory, problem, asked, plans[problem], about)
     tables.write(directory, plans)
 
 
