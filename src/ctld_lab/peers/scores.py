@@ -34,7 +34,7 @@ def fitted_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
     true = float(log_probabilities.gather(-1, labels[..., None]).sum())
 
     def worse(log_temperature: float) -> float:
-        scale = 10.0**-log_temperature
+        scale: float = 10.0**-log_temperature
         whole = math.fsum(float((part * scale).logsumexp(dim=-1).sum()) for part in _parts(log_probabilities))
         return (whole - scale * true) / labels.numel()
 
