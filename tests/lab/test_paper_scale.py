@@ -70,7 +70,7 @@ def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
     page = (PAPER / "report.html").read_text(encoding="utf-8")
     assert "Missing so far: RMSprop, Adam, AnnealSGD and Santa." in page
     assert "Not finished" not in page
-    assert "Image, test data, laptop" not in page
+    assert "Image, test data, chosen at laptop size" not in page
     copy = tmp_path / "paper"
     shutil.copytree(PAPER, copy)
     with (copy / "tables" / "sda-curves.csv").open("a", encoding="utf-8") as file:
@@ -78,7 +78,7 @@ def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
     build(copy, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Not finished: CTLD." in page
-    assert "Image, test data, laptop" in page
+    assert "Image, test data, chosen at laptop size" in page
 
 
 def test_the_document_has_the_times_that_were_stored():

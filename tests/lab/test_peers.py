@@ -421,6 +421,17 @@ def test_verdicts():
     assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")
 
 
+def test_seconds_of_different_machines_are_not_set_side_by_side():
+    """A file's environment is of whoever began it; a run that was made elsewhere says so itself."""
+    here, there = {"environment": {"machine": "A"}}, {"environment": {"machine": "B"}}
+    assert "| CPU s |" in tables.results_text({"ensemble": cell([1.0, 2.0], **here), "sgd": cell([1.0, 2.0], **here)})
+    apart = {"ensemble": cell([1.0, 2.0], **here), "sgd": cell([1.0, 2.0], **there)}
+    assert "CPU" not in tables.results_text(apart)
+    for run in apart["sgd"]["final"]:
+        run["machine"] = "A"
+    assert "| CPU s |" in tables.results_text(apart)
+
+
 def test_the_page_shows_the_stored_runs():
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     made = tables.texts(ROOT / "results" / "peers", peers.PLANS["laptop"])

@@ -5,6 +5,7 @@ of the study that have, multiplied by how much slower or faster this run was in 
 step takes what it took so far.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -39,6 +40,9 @@ def status(
 ) -> None:
     """Say what is done, what is running, what is left and how long it takes."""
     studies = find_studies(path)
+    if not studies and any(path.glob("*/ensemble.json")):
+        show_peers(path, Console())
+        return
     if not studies:
         raise Refusal(f'{path} holds no study (no study.json), nor one right below it; "ctld run" makes one')
     for study in studies:
@@ -204,3 +208,35 @@ def show(study: StudyDirectory, console: Console) -> None:
         console.print(table)
     if len(runs) > MANY:
         say(console, f"Not listed: {sum(run.state == 'done' for run in runs)} done, {counts['waiting']} waiting.")
+
+
+# ---- the study of peers: a file for each problem and method ----
+
+
+def show_peers(path: Path, console: Console) -> None:
+    """What each problem lacks. A run that nobody has timed takes what those of the other methods take."""
+    from ctld_lab.peers.study import progress  # brings torch
+    from ctld_lab.studies.peers import PLANS
+
+    try:
+        cells = progress(path, PLANS["laptop"])
+    except ValueError as error:
+        raise Refusal(f"{path} holds no study of peers at laptop scale: {error}") from None
+    live = ", ".join(f"{cell.problem} {cell.method}" for cell in cells if cell.live)
+    say(console, f"{path} (peers, laptop)\n{f'at work on {live}' if live else 'no command is at work'}")
+    table = plain_table("problem", "files", "runs", "left", "lacking", numeric=("files", "runs", "left"))
+    for problem in PLANS["laptop"]:
+        own = [cell for cell in cells if cell.problem == problem]
+        lacking = [cell for cell in own if cell.left]
+        timed = [cell.seconds for cell in own if cell.done]
+        usual = sum(timed) / len(timed) if timed else math.nan
+        seconds = sum(cell.left * cell.networks * (cell.seconds if cell.done else usual) for cell in lacking)
+        table.add_row(
+            problem,
+            f"{len(own) - len(lacking)}/{len(own)}",
+            f"{sum(cell.done for cell in own)}/{sum(cell.planned for cell in own)}",
+            "–" if not lacking else duration(seconds) if math.isfinite(seconds) else "?",
+            Text(", ".join(cell.method for cell in lacking), overflow="fold"),
+        )
+    console.print(table)
+    say(console, "Times are of training on one core; judging comes on top.")

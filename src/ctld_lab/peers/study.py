@@ -143,6 +143,50 @@ def about(name: str, method: str, plan: Plan) -> dict[str, Any]:
     return said
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a file is."""
+
+    problem: str
+    method: str
+    done: int
+    planned: int
+    networks: int
+    """That a run trains one after the other."""
+    seconds: float
+    """Of training one of them, on average; NaN before the first run."""
+    live: bool
+    """A command is at it."""
+
+    @property
+    def left(self) -> int:
+        return self.planned - self.done
+
+
+def progress(directory: Path, plans: Mapping[str, Plan]) -> list[Progress]:
+    """Of every file that the plans ask for, in their order."""
+    found = []
+    for name, plan in plans.items():
+        for method in (*METHODS, REFERENCE):
+            if method == REFERENCE or name not in METHODS[method].not_for:
+                path = cell_path(directory, name, method)
+                cell = read_of(path, about(name, method, plan))
+                runs = [*cell.get("trials", ()), *cell.get("final", ())]
+                planned, networks = (
+                    (plan.seeds, plan.reference) if method == REFERENCE else (plan.seeds + plan.trials, 1)
+                )
+                seconds = sum(run["seconds"] for run in runs) / len(runs) / networks if runs else math.nan
+                found.append(Progress(name, method, len(runs), planned, networks, seconds, _held(path)))
+    return found
+
+
+def _held(path: Path) -> bool:
+    if not path.with_name(f".{path.name}.lock").exists():
+        return False
+    with _alone(path) as free:
+        return not free
+
+
 def read(directory: Path, name: str, method: str, plan: Plan) -> dict[str, Any] | None:
     """A complete file; None, if there is none. One of another plan is refused."""
     cell = read_of(cell_path(directory, name, method), about(name, method, plan))

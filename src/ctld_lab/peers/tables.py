@@ -49,6 +49,14 @@ def compare(cells: Cells, metric: str = "nll") -> dict[str, tuple[Estimate, str]
     return {method: (found[method], words[method]) for method in found}
 
 
+def machines(cells: Cells) -> set[str]:
+    """Those that made the final runs; seconds of one say nothing about another's."""
+    runs = [
+        (run, cell.get("environment", {})) for name, cell in cells.items() if name in METHODS for run in cell["final"]
+    ]
+    return {str(run.get("machine") or environment.get("machine")) for run, environment in runs}
+
+
 def worth(cells: Cells, method: str) -> list[float]:
     """By seed, in networks of a deep ensemble of which each has all the gradients."""
     pairs = zip(cells[method]["final"], cells[REFERENCE]["final"], strict=True)
@@ -56,14 +64,14 @@ def worth(cells: Cells, method: str) -> list[float]:
 
 
 def results_text(cells: Cells) -> str:
-    """One line for each method, the lowest nll first."""
+    """One line for each method, the lowest nll first; with the processor's seconds, where one machine did it all."""
     compared = compare(cells) if OURS in cells else {}
-    rows = []
+    timed, rows = len(machines(cells)) == 1, []
     for method in sorted((name for name in cells if name in METHODS), key=lambda name: _order(cells[name])):
         cell = cells[method]
         diverged = sum(not math.isfinite(value) for value in values(cell, "nll"))
         verdict = compared[method][1] if method in compared else ""
-        seconds = f"{estimate(values(cell, 'seconds')).mean:.1f}"
+        seconds = [f"{estimate(values(cell, 'seconds')).mean:.1f}"] if timed else []
         if diverged:
             rows.append(
                 [
@@ -71,7 +79,7 @@ def results_text(cells: Cells) -> str:
                     f"{diverged} of {len(cell['final'])} {_fate(cell)}",
                     verdict,
                     *["–"] * 4,
-                    seconds,
+                    *seconds,
                 ]
             )
             continue
@@ -85,7 +93,7 @@ def results_text(cells: Cells) -> str:
                 _shown([100 * value for value in values(cell, "error")], 2),
                 f"{100 * estimate(values(cell, 'ece')).mean:.1f}",
                 _networks(counted, cells),
-                seconds,
+                *seconds,
             ]
         )
     head = [
@@ -96,7 +104,7 @@ def results_text(cells: Cells) -> str:
         "error %",
         "ECE %",
         "worth, networks",
-        "CPU s",
+        *(["CPU s"] if timed else []),
     ]
     return table(head, rows)
 

@@ -13,6 +13,7 @@ from ctld_lab.report.sections import (
     marks_note,
     paper_note,
     printed_values,
+    setting_title,
     short_title,
     standing,
     value_cell,
@@ -68,8 +69,8 @@ def _autoencoder_table(study: StudyRecord, rows: Sequence[Row], prose: Prose) ->
     printed = printed_values(study)
     body = [
         cells(
-            row.title, row.variant, row.state, value_cell(row, f"test {IMAGE}"), value_cell(row, f"train {IMAGE}"),
-            value_cell(row, f"train {LAYER}", marked=False), printed.get(row.method, "–"),
+            row.title, setting_title(row.variant), row.state, value_cell(row, f"test {IMAGE}"),
+            value_cell(row, f"train {IMAGE}"), value_cell(row, f"train {LAYER}", marked=False), printed.get(row.method, "–"),
             value_cell(row, f"test {LAYER}", marked=False),
         )
         for row in rows
@@ -88,7 +89,10 @@ def _layers(rows: Sequence[Row]) -> Table:
         for layer in range(1, layers + 1)
         for split in ("train", "test")
     }
-    body = [cells(row.title, row.variant, *(value_cell(row, x, marked=False) for x in metrics)) for row in rows]
+    body = [
+        cells(row.title, setting_title(row.variant), *(value_cell(row, x, marked=False) for x in metrics))
+        for row in rows
+    ]
     caption = "MSE of each layer on its own input, at its end: what the paper's figure shows"
     frame = final_frame(rows, only=list(metrics))
     return Table("layers", caption, ["Method", "Setting", *metrics.values()], body, frame)
@@ -116,7 +120,7 @@ def lstm(study: StudyRecord) -> Content:
     printed = printed_values(study)
     body = [
         cells(
-            row.title, row.variant, row.state, *(value_cell(row, metric) for metric in LSTM),
+            row.title, setting_title(row.variant), row.state, *(value_cell(row, metric) for metric in LSTM),
             printed.get(row.method, "–"), *(value_cell(row, metric, marked=False) for metric in DERIVED),
         )
         for row in rows

@@ -119,13 +119,21 @@ def marks_note(rows: Sequence[Row]) -> list[str]:
 
 
 def variant_title(variant: str) -> str:
-    return {"tuned": "Tuned at equal cost", "paper": "With the paper's learning rates"}.get(
-        variant, variant or "All runs"
-    )
+    known = {
+        "tuned": "Tuned at equal cost",
+        "paper": "With the paper's learning rates",
+        "laptop": "With the settings that trials at laptop size chose",
+    }
+    return known.get(variant, variant or "All runs")
 
 
 def short_title(variant: str) -> str:
-    return {"paper": "the paper's rates"}.get(variant, variant)
+    return {"paper": "the paper's rates"}.get(variant, setting_title(variant))
+
+
+def setting_title(variant: str) -> str:
+    """As in a column of settings; "laptop" alone would say how large the run was."""
+    return {"laptop": "chosen at laptop size"}.get(variant, variant)
 
 
 def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brief: bool = False) -> str:

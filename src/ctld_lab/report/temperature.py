@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ctld_lab.report.reading import RunRecord, StudyRecord
-from ctld_lab.report.sections import Content, Prose, Table, cells, variant_title
+from ctld_lab.report.sections import Content, Prose, Table, cells, setting_title, variant_title
 from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wording import show, show_setting
 
@@ -53,8 +53,9 @@ def add(study: StudyRecord, found: Content) -> None:
     measured = [name for name in THERMOMETERS if frame[name].notna().any()]
     body = [
         cells(
-            x["variant"], *([x["stage"]] if layered else []), show_setting(x["temperature"]), _percent(x["cold_share"]),
-            _percent(x["share_outside"]), show(x["highest_ratio"], 3), *(show(x[name], 3) for name in measured), x["seeds"],
+            setting_title(x["variant"]), *([x["stage"]] if layered else []), show_setting(x["temperature"]),
+            _percent(x["cold_share"]), _percent(x["share_outside"]), show(x["highest_ratio"], 3),
+            *(show(x[name], 3) for name in measured), x["seeds"],
         )
         for _, x in frame.iterrows()
     ]  # fmt: skip
