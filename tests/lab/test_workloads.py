@@ -139,6 +139,16 @@ def test_dropout_is_a_function_of_seed_stage_and_step():
     assert len(set(losses)) == 3
 
 
+def test_masks_are_the_generators_bits_in_its_order():
+    """Two bytes an element: stored runs were made so, and one that goes on must see the same masks."""
+    dropout, bits = Dropout(0.2), np.random.default_rng(7)
+    dropout.generator = np.random.default_rng(7)
+    for shape in ((8, 10), (8, 25)):
+        expected = np.frombuffer(bits.bytes(2 * shape[0] * shape[1]), np.uint16).reshape(shape) >= round(0.2 * 2**16)
+        assert np.array_equal(dropout(torch.ones(shape)).numpy() > 0, expected)
+    assert dropout(torch.ones(3, 3)).shape == (3, 3)  # no whole number of words
+
+
 def test_dropout_without_a_generator_says_what_to_do():
     sda = small_sda()
     with pytest.raises(RuntimeError, match=r"call loss\(step\), or eval\(\)"):
