@@ -26,7 +26,8 @@ SAME = ("study", "scale", "data", "settings", "seeds")
 def add(root: Path, output: Path) -> Path:
     """Publish the studies of `root` in `output` beside what is there. Returns the path of the page.
 
-    A method and setting that both have is taken from `root`, unless nothing of it is finished there.
+    A method and setting that both have is taken from `root`, unless nothing of it is finished there. What was measured of
+    flatness is left as it is: it belongs to the runs, not to their tables.
     """
     with TemporaryDirectory() as place:
         build(root, Path(place))
@@ -81,11 +82,10 @@ def _joined(old: pd.DataFrame, new: pd.DataFrame, told: set[tuple[str, str]]) ->
 
 def _described(old: Mapping[str, Any], new: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     done, planned = sum(row.done for row in rows), sum(max(row.planned, row.done) for row in rows)
-    machines = [part for text in (old["machine"], new["machine"]) for part in text.split(" | ")]
+    machines = [part for each in (old, new) for part in each.get("machine", "").split(" | ") if part]
     return {
         **new,
         "published": f"{done} of {planned} final runs done" if done < planned else f"{done} final runs done",
-        "methods": list(dict.fromkeys([*old["methods"], *new["methods"]])),
         "machine": " | ".join(dict.fromkeys(machines)),
-        "commands": list(dict.fromkeys([*old["commands"], *new["commands"]])),
+        **{name: list(dict.fromkeys([*old.get(name, ()), *new.get(name, ())])) for name in ("methods", "commands")},
     }
