@@ -77,7 +77,7 @@ def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
         file.write("laptop,test,image_mse,ctld,1,0.0,1.9,,,1\nlaptop,test,image_mse,ctld,1,1000.0,0.7,,,1\n")
     build(copy, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "Not finished: CTLD." in page
+    assert "Not finished: CTLD (chosen at laptop size)." in page
     assert "Image, test data, chosen at laptop size" in page
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ctld_lab.report.plots import BLUE, LOG, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import RunRecord, StudyRecord
-from ctld_lab.report.sections import Prose, picture
+from ctld_lab.report.sections import Prose, picture, short_title
 from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.statistics import Estimate, estimate
 from ctld_lab.report.tables import final_table
@@ -101,7 +101,12 @@ def curves_plot(
         drawn = set(zip(frame["method"], frame["variant"], strict=True))
         methods = {method for method, _ in drawn}
         absent = [study.title(method) for method in study.methods if method not in methods]
-        begun = [row.title for row in final_table(study) if not row.done and (row.method, row.variant) in drawn]
+        several = len(set(frame["variant"])) > 1
+        begun = [
+            f"{row.title} ({short_title(row.variant)})" if several else row.title
+            for row in final_table(study)
+            if not row.done and (row.method, row.variant) in drawn
+        ]
         caption = f"{caption} {Prose('common')('so_far', absent=absent, partial=list(dict.fromkeys(begun)))}".strip()
         present = [key for method, key in zip(study.methods, keys(study), strict=True) if method in methods]
         return [Plot(name, caption, [panel for panel in panels if panel.series], present, **more)]
