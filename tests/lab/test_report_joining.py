@@ -6,6 +6,7 @@ import json
 import pytest
 import sample_records as sample
 
+from ctld_lab import cli
 from ctld_lab.records import RecordError, RunDirectory
 from ctld_lab.report import add, build
 
@@ -84,3 +85,19 @@ def test_another_experiment_is_not_joined(tmp_path, undrawn):
     with pytest.raises(RecordError, match=r"holds runs, not a published report; give another --output"):
         add(other, tmp_path / "one")
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_the_command_shows_both(tmp_path, undrawn, capsys):
+    out = tmp_path / "out"
+    for half in ("sgd", "ctld"):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["report", str(published(tmp_path, half, (half,))), "--output", str(out), "--add"])
+        assert not leaving.value.code
+        told = capsys.readouterr().out
+    assert "SGD-M" in told
+    assert "CTLD" in told
+    for wrong in ([], ["--output", str(tmp_path / "sgd")]):
+        with pytest.raises(SystemExit) as leaving:
+            cli.main(["report", str(tmp_path / "sgd"), "--add", *wrong])
+        assert leaving.value.code == 2
+        assert "--add needs --output" in capsys.readouterr().err

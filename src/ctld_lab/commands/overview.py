@@ -27,7 +27,10 @@ def write_report(path: Path, console: Console, output: Path | None = None, *, ad
     studies = find_studies(path) or [study_in(path)]
     from ctld_lab import report
 
-    written = report.add(path, output) if add and output is not None else report.build(path, output)
+    if add and output is not None:
+        written, studies = report.add(path, output), find_studies(output)
+    else:
+        written = report.build(path, output)
     for study in studies:
         if len(studies) > 1:
             say(console, f"{study.path}")
