@@ -443,7 +443,7 @@ def test_what_the_page_says_came_out():
     """The sentences of docs/peers.md, README and docs/which.md, from the stored runs."""
     cells = {
         name: tables.load(ROOT / "results" / "peers", name, peers.PLANS["laptop"][name])
-        for name in ("wine", "digits5k")
+        for name in ("wine", "digits5k", "digits60k")
     }
     words = {name: {method: word for method, (_, word) in tables.compare(each).items()} for name, each in cells.items()}
     digits, wine = words["digits5k"], words["wine"]
@@ -471,6 +471,19 @@ def test_what_the_page_says_came_out():
     assert round(mean["digits5k"]["ensemble_cold"] - ours, 4) == 0.0059
     assert round(100 * (1 - ours / mean["digits5k"]["ensemble_cold"])) == 4
     assert all(value >= 5 for value in tables.worth(cells["digits5k"], "ensemble"))
+    more = words["digits60k"]
+    assert {method for method, word in more.items() if word == "ahead"} == ten | {"dropout"}
+    assert [more[name] for name in ("ensemble_cold", "ensemble_tuned")] == ["tie", "tie"]
+    assert (more["without_n"], more["tact_hmc"]) == ("ahead: it diverged", "ahead: it had no cold draw")
+    assert min(mean["digits60k"], key=mean["digits60k"].__getitem__) == "ensemble"
+    lower = {method: 100 * (1 - mean["digits60k"]["ensemble"] / value) for method, value in mean["digits60k"].items()}
+    told = {"dropout": 6, "sgd": 7, "swag": 7, "laplace_last": 8, "laplace_kfac": 9, "csghmc": 9, "ivon": 11}
+    told |= {"deep": 12, "resgld": 13, "sam": 14, "adamw": 21}
+    assert {method: round(lower[method]) for method in told} == told
+    assert round(float(np.mean(tables.worth(cells["digits60k"], "ensemble"))), 1) == 3.6
+    lost = {m: int(np.isinf(tables.values(cells["digits60k"][m], "nll")).sum()) for m in ("tact_hmc", "without_n")}
+    assert lost == {"tact_hmc": 3, "without_n": 4}
+    assert sorted(run["members"] for run in cells["digits60k"]["tact_hmc"]["final"] if "members" in run) == [1, 4]
     ratio = {method: mean["wine"]["ensemble"] / value - 1 for method, value in mean["wine"].items()}
     assert all(abs(value) < 0.03 for method, value in ratio.items() if method != "without_n")
     assert all(0.005 < ratio[method] < 0.025 for method in behind)
@@ -493,6 +506,12 @@ def test_what_the_page_says_came_out():
     assert all(value < 1.205 for m, value in slower.items() if m not in ("ivon", "dropout", "tact_hmc", "resgld"))
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     assert "ahead of ten of its peers" in page
+    intel = {
+        m
+        for m in METHODS
+        if "Intel" in json.dumps(cells["digits60k"][m]["final"] + [cells["digits60k"][m]["environment"]])
+    }
+    assert set(METHODS) - intel == {"ensemble", "ensemble_cold", "sgd", "deep"}
 
 
 def test_stored_runs_are_complete_and_named():
