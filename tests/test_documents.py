@@ -27,7 +27,9 @@ def test_the_readmes_snippet_prints_what_it_says(capsys):
     claimed = [float(value) for value in re.findall(r"`\w+: nll ([\d.]+), error", readme)]
     assert len(printed) == len(claimed) == 2
     assert printed[1] < printed[0]
-    assert printed == pytest.approx(claimed, abs=0.01)
+    # A rounding error grows: nine runs whose first weights differed by a millionth had a standard deviation of 0.0039 in the
+    # ensemble's nll, 0.0005 in SGD's. Another machine is such a run; four deviations.
+    assert printed == pytest.approx(claimed, abs=0.016)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
