@@ -238,21 +238,28 @@ def test_temperings_by_name(tempering):
 # ---- collapse ----
 
 
-def standardized_digits():
-    """Stand-ins for the digits of the report: large inputs, so that noise makes curvature large quickly."""
+def clusters():
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(10, 100, generator=generator) * 2
     labels = torch.randint(10, (400,), generator=generator)
     return centres[labels] + torch.randn(400, 100, generator=generator), labels
 
 
-def collapsing(temperature, **options):
-    inputs, labels = standardized_digits()
+def collapsing(temperature=0.05, *, steps=(), harm=0.0, **options):
+    """Four cycles; after these steps something happens to the weights, as too much noise has it happen sooner or later.
+
+    By noise itself it would be another thing on every machine: what runs away makes the last bit of a sum large.
+    """
+    inputs, labels = clusters()
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(100, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     ensemble = Ensemble(model, 0.05, 400, 240, cycles=4, temperature=temperature, seed=2, **options)
     generator = torch.Generator().manual_seed(3)
-    for _ in range(240):
+    for step in range(240):
+        if step in steps:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(harm)
         batch = torch.randint(400, (32,), generator=generator)
         loss = functional.cross_entropy(model(inputs[batch]), labels[batch])
         loss.backward()
@@ -261,25 +268,35 @@ def collapsing(temperature, **options):
 
 
 def test_a_collapse_is_said_and_kept_out_of_the_average():
-    ensemble, inputs, labels = collapsing(0.0)
+    """Twice, in the second cycle and in the fourth: units that have died stay dead."""
+    ensemble, inputs, labels = collapsing()
     assert len(ensemble) == 4
     with pytest.warns(
-        UserWarning, match=r"a cycle has collapsed: .* Its model is left out, .* \(it is 1\) or a lower lr"
+        UserWarning, match=r"a cycle has collapsed: .* Its model is left out, .* \(it is 0.05\) or a lower lr"
     ) as seen:
-        ensemble, inputs, labels = collapsing(1.0)
+        ensemble, inputs, labels = collapsing(steps=(115, 235))
     assert [str(warning.message).count("collapsed") for warning in seen] == [1]  # once, though it happens again
-    assert 1 <= len(ensemble) < 4
+    assert len(ensemble) == 2
     prediction = ensemble.predict(inputs)
     assert prediction.metrics(labels)["nll"] < 0.1
     assert not prediction.outliers
 
 
 def test_without_the_guard_it_is_only_said():
-    expected = pytest.warns(UserWarning, match="a cycle has collapsed: .* kept all the same, since guard=False")
-    with expected as seen, pytest.raises(NonFiniteError) as error:
-        collapsing(1.0, guard=False)
-    assert "give a lower temperature (it is 1) or lr" in error.value.__notes__[-1]
+    with pytest.warns(UserWarning, match="a cycle has collapsed: .* kept all the same, since guard=False") as seen:
+        ensemble, inputs, labels = collapsing(steps=(115, 235), guard=False)
     assert len(seen) == 1
+    assert len(ensemble) == 4
+    with pytest.warns(UserWarning, match="outlier|same for every input|far from"):
+        assert ensemble.predict(inputs).metrics(labels)["nll"] > 0.1
+
+
+def test_without_the_guard_what_is_no_number_is_not_kept_either():
+    """In fine-tuning, where a step is SGD's and takes whatever comes."""
+    with pytest.warns(UserWarning, match="a cycle has collapsed: .* left out, since nothing can be averaged with it"):
+        ensemble, _, _ = collapsing(steps=(238,), harm=math.nan, guard=False)
+    assert len(ensemble) == 3
+    assert not math.isfinite(ensemble._size())  # and nothing was put back
 
 
 def test_what_a_float_cannot_hold_gives_the_last_member_back():
@@ -293,6 +310,7 @@ def test_what_a_float_cannot_hold_gives_the_last_member_back():
     with pytest.raises((FloatingPointError, NonFiniteError)) as error:
         ensemble.step(loss)
     assert "the model is now the last one that was kept" in " ".join(error.value.__notes__)
+    assert "give a lower temperature (it is" in error.value.__notes__[-1]
     assert equal(dict(problem.model.named_parameters()), member)
     assert all(not state["momentum_buffer"].any() for state in ensemble.optimizer.state.values())
     go_on(problem, ensemble, range(25, 40))
@@ -312,7 +330,7 @@ def test_one_bad_batch_leaves_the_model_alone():
 
 
 def test_the_noise_adapts_to_what_the_network_bears():
-    """At the temperature that collapsed above it falls far below, once it was too much; at a harmless one it grows up to T."""
+    """Where it was too much it falls far below, on whatever path a machine's last bits lead; a harmless one grows up to T."""
     with pytest.warns(UserWarning, match="a cycle has collapsed") as seen:
         ensemble, inputs, labels = collapsing(1.0, adapt=True)
     assert len(seen) == 1

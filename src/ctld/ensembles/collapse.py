@@ -152,7 +152,9 @@ class CollapseWatch:
         # Of a model that was trained before there may be nothing to give back; then its loss has to double.
         if not loss <= best + max(GIVEN_BACK * (start - best), abs(best)):
             left_out = "Its model is left out, and training goes on from the last one kept"
-            consequence = left_out if self._guard else "Its model is kept all the same, since guard=False"
+            kept = "Its model is kept all the same, since guard=False"
+            lost = "Its model is left out, since nothing can be averaged with it"
+            consequence = left_out if self._guard else kept if math.isfinite(loss) else lost
             self._warn(
                 "cycle",
                 f"a cycle has collapsed: it ended at a loss of {loss:.3g}, after {best:.3g} in the best one before and "

@@ -234,6 +234,8 @@ class Ensemble:
         if self.guard and not good:
             self._put_back()
             return None
+        if not math.isfinite(mean):  # nothing can be averaged with it, guard or not
+            return None
         return self.collector.update(loss=mean)
 
     def _change_temperature(self, factor: float) -> None:

@@ -215,17 +215,16 @@ def show(study: StudyDirectory, console: Console) -> None:
 
 def show_peers(path: Path, console: Console) -> None:
     """What each problem lacks. A run that nobody has timed takes what those of the other methods take."""
-    from ctld_lab.peers.study import progress  # brings torch
-    from ctld_lab.studies.peers import PLANS
+    from ctld_lab.studies.peers import progress  # brings torch
 
     try:
-        cells = progress(path, PLANS["laptop"])
+        cells = progress(path)
     except ValueError as error:
         raise Refusal(f"{path} holds no study of peers at laptop scale: {error}") from None
     live = ", ".join(f"{cell.problem} {cell.method}" for cell in cells if cell.live)
     say(console, f"{path} (peers, laptop)\n{f'at work on {live}' if live else 'no command is at work'}")
     table = plain_table("problem", "files", "runs", "left", "lacking", numeric=("files", "runs", "left"))
-    for problem in PLANS["laptop"]:
+    for problem in dict.fromkeys(cell.problem for cell in cells):
         own = [cell for cell in cells if cell.problem == problem]
         lacking = [cell for cell in own if cell.left]
         timed = [cell.seconds for cell in own if cell.done]

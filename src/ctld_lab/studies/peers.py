@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ctld_lab.files import write_bytes
-from ctld_lab.peers import tables
+from ctld_lab.peers import study, tables
 from ctld_lab.peers.methods import METHODS, check_packages
 from ctld_lab.peers.problems import Size
 from ctld_lab.peers.study import REFERENCE, TUNING_SEED, Plan, load_for, share_out
@@ -56,6 +56,11 @@ PLANS: dict[str, dict[str, Plan]] = {
         "text": Plan(Size(960, 50_000, 2000, 2000, 50, width=64, clip=5.0), TEXT, **LAPTOP),  # type: ignore[arg-type]
     },
 }  # fmt: skip
+
+
+def progress(directory: Path) -> list[study.Progress]:
+    """How far the files of the laptop's plans are, problem by problem."""
+    return study.progress(directory, PLANS["laptop"])
 
 
 def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
