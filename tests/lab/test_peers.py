@@ -47,11 +47,14 @@ def test_the_average_is_of_probabilities():
     torch.testing.assert_close(scores.averaged(members).exp(), members.double().exp().mean(dim=0))
 
 
-@pytest.mark.parametrize("part", [1, 100, 2**18])
+@pytest.mark.parametrize("part", [1000, 2**18])
 def test_scores_do_not_depend_on_how_many_rows_are_computed_at_a_time(monkeypatch, part):
     """Members, windows, characters, classes: as text has them."""
-    members = random_members(4, 7 * 3, 5).reshape(4, 7, 3, 5)
-    labels = torch.randint(5, (7, 3), generator=torch.Generator().manual_seed(1))
+    members = random_members(4, 700 * 3, 5).reshape(4, 700, 3, 5)
+    drawn = torch.multinomial(
+        (members.mean(dim=0) / 1.7).softmax(-1).flatten(0, 1), 1, generator=torch.Generator().manual_seed(1)
+    )
+    labels = drawn.reshape(700, 3)
     whole = members.double().exp().mean(dim=0)
     own = torch.special.entr(members.double().exp()).sum(-1).mean(dim=0)
     monkeypatch.setattr(scores, "PART", part)
@@ -61,10 +64,11 @@ def test_scores_do_not_depend_on_how_many_rows_are_computed_at_a_time(monkeypatc
     total, disagreement = scores._uncertainty(members)
     torch.testing.assert_close(total, torch.special.entr(whole).sum(-1))
     torch.testing.assert_close(disagreement, total - own)
-    temperatures = np.geomspace(0.1, 10, 20_001)
+    temperatures = np.geomspace(0.1, 10, 4001)
     by_search = min(
         temperatures, key=lambda t: scores.nll((mean.float() / float(t)).double().log_softmax(dim=-1), labels)
     )
+    assert 0.2 < by_search < 5  # not at an end
     assert scores.fitted_temperature(mean, labels) == pytest.approx(by_search, rel=1e-3)
 
 

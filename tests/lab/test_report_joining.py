@@ -51,10 +51,47 @@ def test_what_is_finished_is_not_replaced_by_what_is_not(tmp_path, undrawn):
     again = published(tmp_path, "other", ("sgd", "ctld"))
     for path in again.glob("sda/runs/ctld-*/result.json"):
         path.unlink()
+    for path in again.glob("sda/runs/ctld-*/metrics.jsonl"):
+        path.write_text("".join(path.read_text(encoding="utf-8").splitlines(True)[:5]), encoding="utf-8")
     add(again, out)
     assert {table: lines_of(out, table) for table in before} == before
-    for path in again.glob("sda/runs/ctld-*/metrics.jsonl"):
-        assert path.stat().st_size, "there was something to be taken for the curve"
+
+
+def test_a_run_that_goes_on_has_its_longer_curve(tmp_path, undrawn):
+    """Neither report has a result of it; the newer one is further."""
+    out, half = tmp_path / "out", published(tmp_path, "one", ("sgd", "ctld"))
+    whole = {path: path.read_text(encoding="utf-8") for path in half.glob("sda/runs/ctld-*/metrics.jsonl")}
+    for path, text in whole.items():
+        (path.parent / "result.json").unlink()
+        path.write_text("".join(text.splitlines(True)[:5]), encoding="utf-8")
+    add(half, out)
+    short = len([row for row in rows(out / "tables" / "sda-curves.csv") if row["method"] == "ctld"])
+    for path, text in whole.items():
+        path.write_text("".join(text.splitlines(True)[:9]), encoding="utf-8")
+    add(half, out)
+    assert len([row for row in rows(out / "tables" / "sda-curves.csv") if row["method"] == "ctld"]) > short > 0
+
+
+def test_more_seeds_are_not_replaced_by_fewer(tmp_path, undrawn):
+    out = tmp_path / "out"
+    add(published(tmp_path, "one", ("sgd",)), out)
+    before = lines_of(out, "seeds")
+    fewer = published(tmp_path, "other", ("sgd",))
+    for path in fewer.glob("sda/runs/sgd-*-seed1/result.json"):
+        path.unlink()
+    add(fewer, out)
+    assert lines_of(out, "seeds") == before
+
+
+def test_what_has_no_methods_is_not_half_joined(tmp_path, undrawn):
+    """And a study that cannot be read is not passed over."""
+    sample.write_double_well(tmp_path / "one" / "double-well")
+    add(tmp_path / "one", tmp_path / "out")
+    with pytest.raises(RecordError, match=r"its table theorem(-points)? has no methods, and cannot be added to"):
+        add(tmp_path / "one", tmp_path / "out")
+    (tmp_path / "one" / "double-well" / "study.json").write_text("{", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"study\.json"):
+        add(tmp_path / "one", tmp_path / "out")
 
 
 def test_a_run_that_was_made_again_replaces_the_published_one(tmp_path, undrawn):

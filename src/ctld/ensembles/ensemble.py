@@ -234,9 +234,7 @@ class Ensemble:
         if self.guard and not good:
             self._put_back()
             return None
-        if not math.isfinite(mean):  # nothing can be averaged with it, guard or not
-            return None
-        return self.collector.update(loss=mean)
+        return self.collector.update(loss=mean) if math.isfinite(mean) else None  # no number: nothing to average
 
     def _change_temperature(self, factor: float) -> None:
         control = self.optimizer.tempering

@@ -4,6 +4,7 @@ A study at the paper's size takes days, and no machine is there for that long. W
 joined by its tables: line by line, by method and setting.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,10 @@ from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
 from ctld_lab.report.page import build
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.sections import Table
-from ctld_lab.report.tables import Row, final_table
+from ctld_lab.report.tables import Row, final_table, point_text
 
-KEYS = ("method", "variant")
+KEYS = ("method", "variant", "point")
+Key = tuple[str, ...]
 SAME = ("study", "scale", "data", "settings", "seeds")
 """What both must agree about; else their numbers do not belong into one table."""
 
@@ -26,13 +28,16 @@ SAME = ("study", "scale", "data", "settings", "seeds")
 def add(root: Path, output: Path) -> Path:
     """Publish the studies of `root` in `output` beside what is there. Returns the path of the page.
 
-    A method and setting that both have is taken from `root`, unless nothing of it is finished there. What was measured of
+    A method and setting that both have is taken from `root`, unless less of it is finished there. What was measured of
     flatness is left as it is: it belongs to the runs, not to their tables.
     """
+    for study in map(read_study, find_studies(root)):
+        if study.problem:
+            raise RecordError(study.problem)
+    older = _published(output)
     with TemporaryDirectory() as place:
         build(root, Path(place))
         newer = _published(Path(place))
-    older = _published(output)
     joined = {name: _join(older[name], study) if name in older else study for name, study in newer.items()}
     (output / "tables").mkdir(parents=True, exist_ok=True)
     for name, study in joined.items():
@@ -60,29 +65,44 @@ def _join(old: StudyRecord, new: StudyRecord) -> StudyRecord:
         raise RecordError(
             f"{old.directory.path} is another experiment: it differs in {', '.join(differing)}; give another --output"
         )
-    told = {(row.method, row.variant) for row in final_table(new) if row.done}
+    kept = _done(old)
+    taken = {key for key, done in _done(new).items() if done >= kept.get(key, 0)}
     tables = {**old.tables, **new.tables}
     for name in old.tables.keys() & new.tables.keys():
-        tables[name] = _joined(old.tables[name], new.tables[name], told)
+        if name == "trace":  # of one run: the one that is there stays
+            tables[name] = old.tables[name]
+        elif "method" in old.tables[name] or "variant" in old.tables[name]:
+            tables[name] = _joined(old.tables[name], new.tables[name], taken)
+        else:
+            raise RecordError(f"{old.directory.path}: its table {name} has no methods, and cannot be added to")
     joined = StudyRecord(old.directory, {**new.description, "published": ""}, tables=tables)
     return replace(joined, description=_described(old.description, new.description, final_table(joined)))
 
 
-def _joined(old: pd.DataFrame, new: pd.DataFrame, told: set[tuple[str, str]]) -> pd.DataFrame:
-    """The lines of `new` that are of something finished or unknown to `old`, after the lines of `old` that they leave."""
-    keys = [key for key in KEYS if key in old and key in new]
-    if not keys:  # the trace of one run: the one that is there stays
-        return old
-    finished = {tuple(each[KEYS.index(key)] for key in keys) for each in told}
+def _done(study: StudyRecord) -> dict[Key, int]:
+    """Finished runs of each method, setting and point."""
+    return {(row.method, row.variant, point_text(row)): row.done for row in final_table(study)}
+
+
+def _joined(old: pd.DataFrame, new: pd.DataFrame, taken: set[Key]) -> pd.DataFrame:
+    """The lines of `old` but for what `new` has more of, or as much; then those."""
+    places = [place for place, key in enumerate(KEYS) if key in old and key in new]
+    keys = [KEYS[place] for place in places]
+    better = {tuple(key[place] for place in places) for key in taken}
     mine, theirs = (list(frame[keys].itertuples(index=False, name=None)) for frame in (old, new))
-    replaced, known = finished & set(theirs), set(mine)
-    kept, taken = [key not in replaced for key in mine], [key in replaced or key not in known for key in theirs]
-    return pd.concat([old[kept], new[taken]], ignore_index=True)
+    replaced, known = better & set(theirs), set(mine)
+    stay, come = [key not in replaced for key in mine], [key in replaced or key not in known for key in theirs]
+    return pd.concat([old[stay], new[come]], ignore_index=True)
 
 
 def _described(old: Mapping[str, Any], new: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any]:
     done, planned = sum(row.done for row in rows), sum(max(row.planned, row.done) for row in rows)
-    machines = [part for each in (old, new) for part in each.get("machine", "").split(" | ") if part]
+    machines = [
+        re.sub(r" \(\d+ runs?\)$", "", part)
+        for each in (old, new)
+        for part in each.get("machine", "").split(" | ")
+        if part
+    ]
     return {
         **new,
         "published": f"{done} of {planned} final runs done" if done < planned else f"{done} final runs done",

@@ -165,6 +165,7 @@ def as_data(plot: Plot) -> list[dict[str, Any]]:
     labels = [key.label for key in plot.keys]
 
     def numbers(values: Sequence[float]) -> list[float | None]:
+        """So many digits as can be seen: the last ones are not the same on all processors."""
         return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
     panels = []
@@ -178,10 +179,11 @@ def as_data(plot: Plot) -> list[dict[str, Any]]:
             }
             for each in panel.series
         ]  # fmt: skip
-        lines = [[axis, value] for axis, value in panel.lines if math.isfinite(value)]
+        lines = [[axis, *numbers([value])] for axis, value in panel.lines if math.isfinite(value)]
         panels.append({
             "title": lettered(plot, place), "xlabel": panel.xlabel, "ylabel": panel.ylabel, "x": panel.x, "y": panel.y,
-            "names": list(panel.names), "lines": lines, "ylim": panel.ylim, "words": panel.words, "series": series,
+            "names": list(panel.names), "lines": lines, "ylim": panel.ylim and numbers(panel.ylim), "words": panel.words,
+            "series": series,
         })  # fmt: skip
     return panels
 

@@ -247,7 +247,7 @@ def final_frame(
                 found = row.estimate(metric)
                 numbers = [found.mean, *found.ends, found.count, row.planned, row.failed, row.diverged]
                 printed = (paper or {}).get(metric, {}).get(row.method, "")
-                names = [row.method, row.variant, _point_text(row), metric]
+                names = [row.method, row.variant, point_text(row), metric]
                 lines.append([*names, *numbers, row.marks.get(metric, ""), printed])
     return pd.DataFrame(lines, columns=FINAL)
 
@@ -255,7 +255,7 @@ def final_frame(
 def seeds_frame(rows: Iterable[Row]) -> pd.DataFrame:
     """The values by seed, from which every interval and verdict can be computed again."""
     lines = [
-        [row.method, row.variant, _point_text(row), metric, seed, value]
+        [row.method, row.variant, point_text(row), metric, seed, value]
         for row in rows
         for metric, by_seed in row.values.items()
         for seed, value in sorted(by_seed.items())
@@ -263,5 +263,5 @@ def seeds_frame(rows: Iterable[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=SEEDS)
 
 
-def _point_text(row: Row) -> str:
+def point_text(row: Row) -> str:
     return " ".join(f"{name}={value}" for name, value in row.point.items())
