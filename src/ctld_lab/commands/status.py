@@ -21,7 +21,7 @@ from ctld_lab.commands import Refusal
 from ctld_lab.commands.lock import holder
 from ctld_lab.commands.options import examples, plain_table, say
 from ctld_lab.executors.progress import duration, total_steps
-from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, find_studies, number
+from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, find_studies, number, read_json
 
 SILENT = 120.0  # seconds without a word after which a run is not taken for running
 RECENT = 5  # evaluations by which the present speed is measured
@@ -40,7 +40,7 @@ def status(
 ) -> None:
     """Say what is done, what is running, what is left and how long it takes."""
     studies = find_studies(path)
-    if not studies and any(path.glob("*/ensemble.json")):
+    if not studies and any(_of_peers(found) for found in path.glob("*/*.json")):
         show_peers(path, Console())
         return
     if not studies:
@@ -213,6 +213,14 @@ def show(study: StudyDirectory, console: Console) -> None:
 # ---- the study of peers: a file for each problem and method ----
 
 
+def _of_peers(path: Path) -> bool:
+    """By what a file of it says first; those of other studies say other things."""
+    try:
+        return {"problem", "method", "plan"} <= read_json(path).keys()
+    except RecordError:
+        return False
+
+
 def show_peers(path: Path, console: Console) -> None:
     """What each problem lacks. A run that nobody has timed takes what those of the other methods take."""
     from ctld_lab.studies.peers import progress  # brings torch
@@ -238,4 +246,4 @@ def show_peers(path: Path, console: Console) -> None:
             Text(", ".join(cell.method for cell in lacking), overflow="fold"),
         )
     console.print(table)
-    say(console, "Times are of training on one core; judging comes on top.")
+    say(console, "Times are of training on one core; judging comes on top of most.")

@@ -79,7 +79,7 @@ def _alone(path: Path) -> Iterator[bool]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=0.25)  # `ctld status` may look at it just now
     except Timeout:
         yield False
         return
