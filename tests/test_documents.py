@@ -28,8 +28,9 @@ def test_the_readmes_snippet_prints_what_it_says(capsys):
     assert len(printed) == len(claimed) == 2
     assert printed[1] < printed[0]
     # A rounding error grows: nine runs whose first weights differed by a millionth had a standard deviation of 0.0039 in the
-    # ensemble's nll, 0.0005 in SGD's. Another machine is such a run; four deviations.
-    assert printed == pytest.approx(claimed, abs=0.016)
+    # ensemble's nll, 0.0005 in SGD's. Another machine is such a run: four deviations, and half a digit of what is claimed.
+    assert printed[0] == pytest.approx(claimed[0], abs=0.007)
+    assert printed[1] == pytest.approx(claimed[1], abs=0.021)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -510,6 +510,24 @@ def test_what_the_page_says_came_out():
     assert all(value < 1.205 for m, value in slower.items() if m not in ("ivon", "dropout", "tact_hmc", "resgld"))
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     assert "ahead of ten of its peers" in page
+    plan = peers.PLANS["laptop"]["digits60k"]
+    again = cells["digits60k"] | {
+        "ensemble": study.read(ROOT / "results" / "peers-again", "digits60k", "ensemble", plan)
+    }
+    assert again["ensemble"]["chosen"] == cells["digits60k"]["ensemble"]["chosen"]
+    assert {method: word for method, (_, word) in tables.compare(again).items()} == more
+    moved = np.subtract(*(tables.values(x["ensemble"], "nll") for x in (again, cells["digits60k"])))
+    assert round(max(abs(moved)), 4) == 0.0018
+    assert [round(float(np.mean(tables.values(x["ensemble"], "nll"))), 4) for x in (again, cells["digits60k"])] == [
+        0.0458,
+        0.0454,
+    ]
+    kappa = np.prod(list(again["ensemble"]["chosen"].values())) * 1500 / 0.1
+    assert round(float(kappa), 2) == 0.38
+    three = sorted(mean["digits60k"], key=mean["digits60k"].__getitem__)[:3]
+    assert set(three) == {"ensemble", "ensemble_tuned", "ensemble_cold"}
+    by_seed = sorted(tables.worth(cells["digits60k"], "ensemble"))
+    assert (round(by_seed[0], 1), by_seed[-1]) == (1.8, 5)
     intel = {
         m
         for m in METHODS
