@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+# Read when triton is imported, which other people's packages do before tests/stepping/test_triton.py can say it.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 HERE = Path(__file__).parent
 SLOW = {
     *("distributed", "torture", "statistical", "crosschecks"),
