@@ -270,6 +270,10 @@ def test_replicas_see_the_same_batch(monkeypatch):
 def test_what_is_noted_is_stored():
     found = study._run(small("wine"), "resgld", {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1})
     assert set(found) == {"nll", "seconds", "cold_share", "swaps"}
+    found = study._run(small("wine"), "ensemble_tuned", {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1})
+    assert found["temperature"] == 0.1
+    found = study._run(small("wine"), "ensemble", {"lr": 0.03, "weight_decay": 0.01})
+    assert 0.0 < found["temperature"] < 1.0
 
 
 # ---- the study ----

@@ -184,6 +184,8 @@ def test_the_study_of_peers_says_what_it_lacks(tmp_path, monkeypatch, capsys):
     # One run of ten seconds, three of SGD-M that nobody has timed, and two of four networks each.
     assert re.search(r"wine +0/3 +2/8 +2 min +ensemble, sgd, reference", out)
     assert "no command is at work" in table(capsys, tmp_path)
+    write_json(path, cell | {"trials": [{"nll": 1.0}]})  # a run that nobody timed counts as done
+    assert re.search(r"wine +0/3 +2/8 +2 min", table(capsys, tmp_path))
     write_json(path, cell | {"plan": {}})
     with pytest.raises(SystemExit):
         cli.main(["status", str(tmp_path)])

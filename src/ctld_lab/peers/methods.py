@@ -217,7 +217,8 @@ def cycles(temperature: float | str) -> Callable[[Problem, Options, int], Predic
         descend(problem, model, lambda gradient: ensemble.step(gradient()), seed)
         if not ensemble:
             raise FloatingPointError("every cycle has collapsed")
-        return together(model, [sample.state for sample in ensemble.collector])
+        members = together(model, [sample.state for sample in ensemble.collector])
+        return Noted(members, {"temperature": ensemble.temperature})  # what it came to, where it is adapted
 
     return train
 

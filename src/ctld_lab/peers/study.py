@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -175,7 +176,8 @@ def progress(directory: Path, plans: Mapping[str, Plan]) -> list[Progress]:
                 planned, networks = (
                     (plan.seeds, plan.reference) if method == REFERENCE else (plan.seeds + plan.trials, 1)
                 )
-                seconds = sum(run["seconds"] for run in runs) / len(runs) / networks if runs else math.nan
+                timed = [run["seconds"] for run in runs if "seconds" in run]
+                seconds = statistics.fmean(timed) / networks if timed else math.nan
                 found.append(Progress(name, method, len(runs), planned, networks, seconds, _held(path)))
     return found
 
