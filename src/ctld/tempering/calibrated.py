@@ -128,6 +128,11 @@ class CalibratedTempering(TemperatureControl):
         """How many half-trips there should have been by now."""
         return self._trips.promised(self.steps) if self._warm_up.over else 0.0
 
+    @property
+    def warned(self) -> bool:
+        """Whether it was said that half-trips stay away, or will not fit: averages at T are then not to be trusted."""
+        return self._trips.warned
+
     # ---- a step ----
 
     def prepare(self, exploration: Exploration) -> None:

@@ -20,6 +20,8 @@ DATA: Mapping[str, str] = {
     "energy": "adab8f9ae9f56d22b3573c6c53b4a7285a2f2130631b27838719539156aab345",
     "concrete": "d279b5a8eb5ab257a22217d6569f9e041748e5b0077c12cab84b10240a880517",
     "wine-quality-red": "4aac3609c98be864876088a926be3f2f1a2e2675e888d51404448f2fc7142d48",
+    "kin8nm": "0d9e397295859dfa762bd02b5b0e7cd3e447e0c4d71ce38e56c21b97f30a6989",
+    "power-plant": "2e707bffd9fc1cadd04b6257d3a6a83849c7e6d09a699a758b378af21702db61",
     "diabetes20": "",
 }
 """Name → SHA-256 of the SHA-256s of its files, in the order of their names. `diabetes20` comes with scikit-learn."""

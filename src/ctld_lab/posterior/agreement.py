@@ -22,7 +22,7 @@ from ctld.chains import Chains
 from ctld_lab.files import read_of, write_json
 from ctld_lab.posterior.problems import Array, Problem
 from ctld_lab.posterior.reference import LEVELS, predictions, read
-from ctld_lab.posterior.samplers import RATES, SAMPLERS, Setting
+from ctld_lab.posterior.samplers import RATES, SAMPLERS, Setting, told
 
 DRAW_EVERY = 20
 BURN_IN = 0.25
@@ -184,13 +184,11 @@ def run(
         theta = np.array(draws).reshape(len(draws), problem.dimension)
         with np.errstate(all="ignore"):
             row = asdict(score(problem, predictions(problem, theta), reference))
-        tempering = getattr(optimizer, "tempering", optimizer)
-        told = {name: getattr(tempering, name, None) for name in ("half_trips", "depth", "swaps")}
-        found.append({name: _stored(value) for name, value in (row | told).items() if value is not None})
+        found.append({name: stored(value) for name, value in (row | told(optimizer)).items() if value is not None})
     return found
 
 
-def _stored(value: Any) -> Any:
+def stored(value: Any) -> Any:
     """Returns five digits of a number; infinity as text, which JSON has no number for."""
     if not isinstance(value, float):
         return value
@@ -222,7 +220,9 @@ def carry_out(
         plan = [(name, setting(rate), number) for name in missing for rate in rates[name] for number in range(count)]
         begun = time.process_time()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # thermometers that read too much are what is measured here
+            warnings.simplefilter(
+                "ignore"
+            )  # what thermometers say is measured here, and that tempering warned is stored
             rows = run(problem, plan, stage, reference)
         seconds = (time.process_time() - begun) / len(missing)
         for name in missing:

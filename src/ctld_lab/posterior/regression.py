@@ -21,7 +21,7 @@ from ctld.chains import Chains
 from ctld_lab.data.uci import load
 from ctld_lab.files import read_json, write_json
 from ctld_lab.posterior.problems import Array, standardized
-from ctld_lab.posterior.samplers import SAMPLERS, Setting
+from ctld_lab.posterior.samplers import SAMPLERS, Setting, told
 
 METHODS = ("sgd", "ensemble", "langevin", "sghmc", "baoab", "csghmc", "psgld", "paper", "calibrated")
 TRIALS = tuple(product((0.001, 0.004), (0.3, 1.0)))
@@ -124,7 +124,7 @@ def held_out(train: Any, split: int) -> tuple[Any, Any]:
 
 def scored(
     method: str, parts: Sequence[Part], trials: Sequence[tuple[float, float]], steps: int, seeds: Sequence[int]
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     """Trains a network on each part with its (lr, prior), all together; returns their scores on the test parts."""
     number, count = len(parts), len(parts[0].inputs)
     stacked = [
@@ -166,7 +166,8 @@ def scored(
         chosen = [own[min(place, len(own) - 1)] for own in members]
         states = {name: torch.stack([state[name] for state in chosen]) for name in chains.stacked}
         mixture.add(*predicted(states, x_test), torch.tensor([place < len(own) for own in members]))
-    return mixture.score(torch.tensor([one.unit for one in parts]))
+    scores = mixture.score(torch.tensor([one.unit for one in parts]))
+    return [row | told(each) for row, each in zip(scores, made, strict=True)]
 
 
 def _optimizer(method: str, model: nn.Module, seed: int, lr: float, prior: float, count: int, steps: int) -> Any:

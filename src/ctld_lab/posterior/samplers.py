@@ -113,6 +113,13 @@ SAMPLERS: Mapping[str, Sampler] = {
 }
 
 
+def told(optimizer: Any) -> dict[str, Any]:
+    """Returns what a sampler knows of its own travels, where it has any: half-trips beside those promised, swaps."""
+    tempering = getattr(optimizer, "tempering", optimizer)
+    names = ("half_trips", "promised_half_trips", "warned", "depth", "swaps")
+    return {name: value for name in names if (value := getattr(tempering, name, None)) is not None}
+
+
 def available() -> list[str]:
     """Returns the samplers that this version of the library has."""
     return [name for name in SAMPLERS if name in OPTIMIZERS or name in ("baoab", "driven", "paper", "calibrated")]

@@ -20,6 +20,7 @@ from ctld_lab.report.markdown import table
 
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Problem or data set → sampler or method → what is stored of it."""
+LONG_TIE = 0.05  # nats a row
 TITLES = {"sgd": "SGD-M", "ensemble": "`ctld.Ensemble`"} | {name: one.title for name, one in SAMPLERS.items()}
 
 
@@ -110,6 +111,37 @@ def regression_text(name: str, found: Mapping[str, dict[str, Any]], published: P
     return table(head, rows) + _missing(found, METHODS)
 
 
+def long_text(found: Mapping[str, dict[str, Any]]) -> str:
+    """Returns the table of part 3: calibrated tempering beside the same sampler without it, where there are many gradients."""
+    rows = []
+    for method, cell in found.items():
+        likelihood, rmse = (mean_and_error(_values(cell, of)) for of in ("log_likelihood", "rmse"))
+        trips, promised = (sorted(_values(cell, of)) for of in ("half_trips", "promised_half_trips"))
+        travels = ["", "", ""]
+        if trips:
+            made = f"{np.median(trips):.0f} ({trips[0]:.0f} to {trips[-1]:.0f})"
+            travels = [made, f"{np.median(promised):.0f}", f"{sum(_values(cell, 'warned')):.0f} of {len(trips)}"]
+        draws = f"{np.mean(_values(cell, 'draws')):.0f}"
+        rows.append(
+            [TITLES[method], *(f"{mean:.3f} ± {error:.3f}" for mean, error in (likelihood, rmse)), draws, *travels]
+        )
+    head = ["sampler", "test log-likelihood ± standard error", "RMSE ± standard error", "cold draws"]
+    text = table([*head, "half-trips, median (least to most)", "promised", "splits with a warning"], rows)
+    if not {"baoab", "calibrated"} <= set(found):
+        return text + "\n\nPartial."
+    tempered, untempered = (_values(found[method], "log_likelihood") for method in ("calibrated", "baoab"))
+    pairs = np.array(tempered) - np.array(untempered)
+    mean, error = mean_and_error(pairs.tolist())
+    half = float(stats.t.ppf(0.975, len(pairs) - 1)) * error
+    tie = "a tie" if max(abs(mean - half), abs(mean + half)) < LONG_TIE else "undecided"
+    verdict = ("ahead" if mean > 0 else "behind") if abs(mean) > half else tie
+    gradients = found["calibrated"]["size"]["steps"]
+    return text + (
+        f"\n\nCalibrated less untempered, {gradients:,} gradients: {mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f}): "
+        f"{verdict}."
+    )
+
+
 def holm(chances: Sequence[float], planned: int) -> list[float]:
     """Returns p-values corrected step by step for the number of comparisons that are planned, of which some may be missing."""
     order = np.argsort(chances)
@@ -128,6 +160,7 @@ def write(directory: Path, references: Path) -> dict[str, str]:
     if not published.is_file():
         raise RecordError(f"there is no {published}; it comes with the repository, in results/posterior")
     texts |= {name: regression_text(name, fits[name], published) for name in DATA if name in fits}
+    texts |= {f"{name}-long": long_text(found) for name, found in cells(directory / "long" / "regression").items()}
     page = "\n\n".join(f"## {name}\n\n{text}" for name, text in texts.items())
     write_bytes(directory / "tables.md", (page + "\n").encode())
     return texts
