@@ -13,6 +13,7 @@ except ImportError as missing:
     sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
 
 from ctld_lab.commands import Refusal
+from ctld_lab.commands.cells import CELLS, run_cells
 from ctld_lab.commands.check import check_app
 from ctld_lab.commands.data import data_app
 from ctld_lab.commands.flatness import flatness_app
@@ -119,35 +120,11 @@ def run(
     ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
-    if study == "traps":
-        from ctld_lab.studies.traps import execute
-
-        scale = scale or "laptop"
-        names = [] if methods is None else methods.split(",")
-        execute(scale, directory or Path("runs") / f"traps-{scale}", methods=names)
-        return
-    if study == "images":
-        from ctld_lab.studies import images
-
-        scale = scale or "laptop"
-        images.execute(
-            scale, directory or Path("runs") / f"images-{scale}", [] if methods is None else methods.split(",")
-        )
-        return
-    if study in ("peers", "posterior"):
-        scale = scale or "laptop"
-        names, problems = ([] if chosen is None else chosen.split(",") for chosen in (methods, data))
-        folder = directory or Path("runs") / f"{study}-{scale}"
-        if study == "peers":
-            from ctld_lab.commands.request import use_data_dir
-            from ctld_lab.studies import peers
-
-            use_data_dir(data_dir)
-            peers.execute(scale, folder, names, problems)
-        else:
-            from ctld_lab.studies import posterior
-
-            posterior.execute(scale, folder, names, problems, data_dir=data_dir)
+    if study in CELLS:
+        given = {"seeds": seeds, "trials": trials, "tuned": tuned, "text": text, "engine": engine, "workers": workers}
+        given |= {"threads": threads, "ranks": ranks, "ray-address": ray_address}
+        given |= {"no-report": not report or None, "tensorboard": tensorboard or None}
+        run_cells(study, scale or "laptop", directory, methods=methods, data=data, data_dir=data_dir, unused=given)
         return
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale

@@ -190,7 +190,7 @@ def read_of(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         return dict(known)
     if any(found.get(name) != value for name, value in known.items()):
         held = {name: found.get(name) for name in known}
-        raise ValueError(f"{path} is of {held}, not of {known}; give another directory, or remove it")
+        raise RecordError(f"{path} is of {held}, not of {known}; give another directory, or remove it")
     return found
 
 

@@ -262,3 +262,38 @@ def test_the_stored_command_says_it_all(order):
 def test_a_stored_command_that_is_not_ours(command):
     with pytest.raises((ValueError, KeyError, TypeError)):
         Order.from_command(command)
+
+
+# ---- studies of cells ----
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run traps --seeds 3", "the study traps has no use for --seeds: docs/protocols/traps.md fixes"),
+        ("run peers --workers 2 --no-report", "has no use for --workers, --no-report"),
+        ("run traps --scale demo", "there is no scale 'demo'; known are smoke, laptop, paper"),
+        ("run traps --data rbf9", "there is no problem 'rbf9'; known are rbf8"),
+        ("run images --scale smoke --data 10", "there is no number of Gaussians '10'; known are 9"),
+        ("run images --methods adan", "there is no method 'adan'; known are adam"),
+        ("run posterior --methods sgdd", "there is no method 'sgdd'"),
+        ("run posterior --data hat", "there is no problem 'hat'"),
+        ("run peers --data beer", "there is no problem 'beer'"),
+        ("run peers --data-dir nowhere", "--data-dir nowhere is not a directory"),
+    ],
+)
+def test_what_would_change_nothing_or_is_not_known_is_refused(capsys, tmp_path, line, words):
+    code, out, error = call(capsys, line)
+    assert (code, out) == (2, "")
+    assert words in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_cell_of_another_size_is_told_with_the_remedy(capsys, tmp_path):
+    line = f"run traps --scale smoke --dir {tmp_path} --methods sgd --data rbf8"
+    assert call(capsys, line)[0] == 0
+    path = tmp_path / "rbf8" / "sgd.json"
+    path.write_text(path.read_text().replace('"budget":240', '"budget":99'))
+    code, _, error = call(capsys, line)
+    assert code == 1
+    assert "give another directory, or remove it" in error

@@ -10,7 +10,7 @@ import torch
 from ctld import CTLD
 from ctld.tempering.falling import FallingTemperature
 from ctld_lab.cli import main
-from ctld_lab.files import read_json, read_of
+from ctld_lab.files import RecordError, read_json, read_of
 from ctld_lab.images import gaussians, pictures, show
 from ctld_lab.images.methods import COLD, FINE_LR, LEVELS, LRS, METHODS, MOMENTUM, Setting, fit, relocate, setting
 from ctld_lab.images.study import about
@@ -214,14 +214,14 @@ def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     after = read_json(path)
     assert [after[stage] for stage in ("tuning", "final")] == [before[stage] for stage in ("tuning", "final")]
     assert (tmp_path / "pictures.png").stat().st_size > 10_000
-    with pytest.raises(ValueError, match="give another directory, or remove it"):
+    with pytest.raises(RecordError, match="give another directory, or remove it"):
         read_of(path, about(9, "adam", SIZES["smoke"]))
 
 
 def test_what_is_not_known_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no method 'adan'; known are adam"):
         execute("smoke", tmp_path, ["adan"])
-    with pytest.raises(ValueError, match="no number of Gaussians is complete"):
+    with pytest.raises(RecordError, match="no number of Gaussians is complete"):
         show.write(tmp_path)
 
 

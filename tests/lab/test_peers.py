@@ -14,7 +14,7 @@ from torch import nn
 
 import ctld
 from ctld_lab import data
-from ctld_lab.files import read_json
+from ctld_lab.files import RecordError, read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
 from ctld_lab.peers.methods import METHODS
 from ctld_lab.report.markdown import document
@@ -345,7 +345,7 @@ def test_commands_with_one_directory_share_the_work(tmp_path, capsys):
 def test_what_was_done_with_another_plan_is_refused(tmp_path):
     plan = replace(SMOKE["wine"], trials=1, seeds=1)
     study.carry_out(tmp_path, "wine", "sgd", plan, {})
-    with pytest.raises(ValueError, match="give another directory, or remove it"):
+    with pytest.raises(RecordError, match="give another directory, or remove it"):
         study.carry_out(tmp_path, "wine", "sgd", replace(plan, seeds=2), {})
 
 
@@ -390,7 +390,7 @@ def test_a_stored_file_of_another_plan_is_not_shown(tmp_path):
     plan = replace(SMOKE["wine"], trials=1, seeds=1)
     study.carry_out(tmp_path, "wine", "sgd", plan, {})
     assert set(tables.load(tmp_path, "wine", plan)) == {"sgd"}
-    with pytest.raises(ValueError, match="give another directory, or remove it"):
+    with pytest.raises(RecordError, match="give another directory, or remove it"):
         tables.load(tmp_path, "wine", replace(plan, trials=2))
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ctld_lab.data import uci
+from ctld_lab.files import RecordError
 from ctld_lab.posterior import agreement, reference, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS, split
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
@@ -156,7 +157,7 @@ def test_smoke(tmp_path):
     assert "## diabetes20" in text
     posterior.execute("smoke", tmp_path, methods, ["hats", "diabetes20"])
     assert {path: path.stat().st_mtime_ns for path in written} == written
-    with pytest.raises(ValueError, match="give another directory"):
+    with pytest.raises(RecordError, match="give another directory"):
         posterior.execute("laptop", tmp_path, ["sgd"], ["diabetes20"])
     with pytest.raises(ValueError, match="no method 'sgdd'"):
         posterior.execute("smoke", tmp_path, ["sgdd"])

@@ -227,7 +227,7 @@ def show_peers(path: Path, console: Console) -> None:
 
     try:
         cells = progress(path)
-    except ValueError as error:
+    except RecordError as error:
         raise Refusal(f"{path} holds no study of peers at laptop scale: {error}") from None
     live = ", ".join(f"{cell.problem} {cell.method}" for cell in cells if cell.live)
     say(console, f"{path} (peers, laptop)\n{f'at work on {live}' if live else 'no command is at work'}")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ctld import Ensemble, NonFiniteError, create
 from ctld.chains import Chains
 from ctld_lab.data.uci import load
-from ctld_lab.files import read_json, write_json
+from ctld_lab.files import RecordError, read_json, write_json
 from ctld_lab.posterior.problems import Array, standardized
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, told
 
@@ -192,7 +192,7 @@ def carry_out(
         path = folder / name / f"{method}.json"
         if path.exists():
             if read_json(path).get("size") != asdict(size):
-                raise ValueError(f"{path} is of another size; give another directory, or remove it")
+                raise RecordError(f"{path} is of another size; give another directory, or remove it")
             continue
         begun = time.process_time()
         with warnings.catch_warnings():

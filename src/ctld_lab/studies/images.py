@@ -12,11 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctld_lab.files import write_bytes
+from ctld_lab.files import RecordError, write_bytes
 from ctld_lab.images import show
 from ctld_lab.images.methods import METHODS
 from ctld_lab.images.study import Size, carry_out
 from ctld_lab.report.markdown import document
+from ctld_lab.studies.asking import refuse_unknown
 
 COUNTS = {"smoke": (9,), "laptop": (64, 128), "paper": (64, 128, 256)}
 """Gaussians, in the order in which they are computed."""
@@ -27,20 +28,24 @@ SIZES = {
 }
 
 
-def execute(scale: str, directory: Path, methods: Sequence[str] = ()) -> None:
-    """Computes what is missing in `directory`; all methods unless some are named."""
+def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: Sequence[str] = ()) -> None:
+    """Computes what is missing in `directory`; all methods and numbers of Gaussians unless some are named."""
     import torch
 
     from ctld_lab.jobs import environment
 
-    if unknown := [name for name in methods if name not in METHODS]:
-        raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(METHODS)}")
+    refuse_unknown({"scale": ([scale], SIZES), "method": (methods, METHODS)})
+    counts = {str(count): count for count in COUNTS[scale]}
+    refuse_unknown({"number of Gaussians": (problems, counts)})
     torch.set_num_threads(1)  # matrices are thin: threads would wait for each other
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
-    for count in COUNTS[scale]:
+    for count in map(int, problems or counts):
         for method in methods or METHODS:
             carry_out(directory, count, method, SIZES[scale], about)
-    show.write(directory)
+    try:
+        show.write(directory)
+    except RecordError as error:  # some of the methods were asked for, and that is what was done
+        print(error)
 
 
 if __name__ == "__main__":

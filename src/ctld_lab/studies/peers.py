@@ -19,6 +19,7 @@ from ctld_lab.peers.methods import METHODS, check_packages
 from ctld_lab.peers.problems import Size
 from ctld_lab.peers.study import REFERENCE, TUNING_SEED, Plan, load_for, share_out
 from ctld_lab.report.markdown import document
+from ctld_lab.studies.asking import refuse_unknown
 
 SHARED = {"dropout": (0.02, 0.5), "rho": (0.01, 0.3), "hess_init": (0.05, 1.0), "prior_precision": (10.0, 1e5)}
 DIGITS = SHARED | {
@@ -72,12 +73,9 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
 
     from ctld_lab.jobs import environment
 
-    plans = PLANS.get(scale)
-    if plans is None:
-        raise ValueError(f"the study peers has no scale {scale!r}; give one of {', '.join(PLANS)}")
-    for kind, given, known in (("method", methods, METHODS), ("problem", problems, plans)):
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"there is no {kind} {unknown[0]!r}; known are {', '.join(known)}")
+    refuse_unknown({"scale": ([scale], PLANS)})
+    plans = PLANS[scale]
+    refuse_unknown({"method": (methods, METHODS), "problem": (problems, plans)})
     for problem in problems or plans:  # what is missing is told now, and not after an hour
         load_for(problem, plans[problem], TUNING_SEED, tuning=True)
         check_packages([name for name in methods or METHODS if problem not in METHODS[name].not_for])

@@ -18,6 +18,7 @@ from ctld_lab.posterior import agreement, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS
 from ctld_lab.posterior.samplers import available
 from ctld_lab.report.markdown import document
+from ctld_lab.studies.asking import refuse_unknown
 
 AGREEMENT = {
     "smoke": agreement.Size(steps=400, tuning=1, final=1),
@@ -37,7 +38,7 @@ def execute(
     scale: str,
     directory: Path,
     methods: Sequence[str] = (),
-    data: Sequence[str] = (),
+    problems: Sequence[str] = (),
     data_dir: Path | None = None,
 ) -> None:
     """Computes what is missing in `directory`: all problems, data sets and methods, unless some are named."""
@@ -47,19 +48,16 @@ def execute(
 
     torch.set_num_threads(1)  # chains are many and small: threads would wait for each other
     samplers, ways = [*available()], [*regression.METHODS]
-    if unknown := [name for name in methods if name not in {*samplers, *ways}]:
-        raise ValueError(f"there is no method {unknown[0]!r}; known are {', '.join(dict.fromkeys([*samplers, *ways]))}")
-    known = [*PROBLEMS, *uci.DATA]
-    if unknown := [name for name in data if name not in known]:
-        raise ValueError(f"there is no problem {unknown[0]!r}; known are {', '.join(known)}")
+    known = {"scale": ([scale], AGREEMENT), "problem": (problems, [*PROBLEMS, *uci.DATA])}
+    refuse_unknown(known | {"method": (methods, list(dict.fromkeys([*samplers, *ways])))})
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
     references = directory / "reference" if (directory / "reference").is_dir() else STORED
-    for name in data or (["hats"] if scale == "smoke" else PROBLEMS):
+    for name in problems or (["hats"] if scale == "smoke" else PROBLEMS):
         chosen = [sampler for sampler in samplers if not methods or sampler in methods]
         if name in PROBLEMS and chosen:
             folder = directory / "agreement"
             agreement.carry_out(PROBLEMS[name](), folder, references, AGREEMENT[scale], chosen, about)
-    for name in data or uci.found(data_dir):
+    for name in problems or uci.found(data_dir):
         chosen = [way for way in ways if not methods or way in methods]
         if name in uci.DATA and chosen:
             folder = directory / "regression"
