@@ -332,11 +332,17 @@ def test_what_is_dropped_is_said_once_and_counted(tmp_path):
         collector.collect(step=21)
     collector.collect(step=22)
     assert collector.dropped == SampleCollector.open(tmp_path / "samples").dropped == 2
+    resumed = SampleCollector.open(tmp_path / "samples", problem.model, optimizer)
+    with pytest.warns(UserWarning, match="more than 20 cycle samples, the default of at_most"):
+        resumed.collect(step=23)  # whoever goes on may not have seen what was said before
     assert "20 cycle, 2 dropped, at most 20" in repr(collector)
     asked_for = SampleCollector(problem.model, optimizer, at_most=1)
     for step in (1, 2):
         asked_for.collect(step=step)  # who gives a number knows
     assert asked_for.dropped == 1
+    own = SampleCollector(problem.model, optimizer, folder=tmp_path / "own", at_most=1)
+    own.collect(step=1)
+    SampleCollector.open(tmp_path / "own", problem.model, optimizer).collect(step=2)
     again = SampleCollector(problem.model, optimizer, at_most=1)
     again.load_state_dict(saved(asked_for.state_dict()))
     assert again.dropped == 1

@@ -85,7 +85,8 @@ class SampleCollector:
         self.at_most = AT_MOST if at_most is None else integer("at_most", at_most, at_least=1)
         self.keep = keep
         self.dropped = 0
-        self._says_what_is_dropped = at_most is None
+        self._by_default = at_most is None  # nobody chose how many: that some are dropped has to be said
+        self._said = False
         self.cold_every = None if cold_every is None else integer("cold_every", cold_every, at_least=1)
         self._model, self._optimizer = model, optimizer
         self._folder = None if folder is None else Folder(folder)
@@ -113,8 +114,9 @@ class SampleCollector:
         index = place.read_index()
         try:
             options = {name: index[name] for name in ("at_most", "cold_every")}
-            # Indexes of version 0.1 have neither of the two.
+            # Indexes of version 0.1 have none of the three, of 0.2 the last is new.
             collector = cls(model, optimizer, keep=index.get("keep", "newest"), **options)
+            collector._by_default = index.get("at_most_by_default", False) is True
             collector.dropped = integer("dropped", index.get("dropped", 0), at_least=0)
             collector._serial = integer("serial", index["serial"], at_least=0)
             collector._reading = reading_from_plain(index["reading"])
@@ -229,8 +231,8 @@ class SampleCollector:
 
     def _count_dropped(self, number: int, kind: Kind) -> None:
         self.dropped += number
-        if number and self._says_what_is_dropped:
-            self._says_what_is_dropped = False
+        if number and self._by_default and not self._said:
+            self._said = True
             warn_user(
                 f"there are more than {self.at_most} {kind} samples, the default of at_most, and from now on one of them is "
                 "dropped for each new one: give SampleCollector(at_most=...) as many as are to be averaged"
@@ -298,6 +300,7 @@ class SampleCollector:
         files = [(record, held) for record, held in self._entries if isinstance(held, File)]
         index = {
             "at_most": self.at_most,
+            "at_most_by_default": self._by_default,
             "cold_every": self.cold_every,
             "keep": self.keep,
             "dropped": self.dropped,
