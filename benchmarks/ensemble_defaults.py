@@ -208,7 +208,7 @@ def _mean(values: list[float]) -> str:
 
 
 def _verdict(mine: list[float], others: list[float]) -> str:
-    """Returns the mean difference of the logarithms with a 95 % t interval over three seeds, in percent, and its word."""
+    """Returns how much lower or higher the geometric mean is, with a 95 % t interval over three seeds, and its word."""
     if not all(map(math.isfinite, mine + others)):
         return "not compared"
     differences = [math.log(one / other) for one, other in zip(mine, others, strict=True)]
@@ -216,7 +216,8 @@ def _verdict(mine: list[float], others: list[float]) -> str:
     word = (
         "gain" if mean + half < 0 else "harm" if mean - half > 0 else "tie" if abs(mean) + half <= 0.05 else "undecided"
     )
-    return f"{100 * mean:+.1f} ± {100 * half:.1f} %, {word}".replace("-", "−")
+    middle, low, high = (100 * math.expm1(value) for value in (mean, mean - half, mean + half))
+    return f"{middle:+.1f} % ({low:+.1f} to {high:+.1f}), {word}".replace("-", "−")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ Take the place of SGD
 
 One line changes. `lr`, `momentum` and `weight_decay` keep their meaning; the step is given the loss. CTLD
 explores for the first part of the training and is SGD with momentum afterwards. In one pass like this it ties
-with SGD where it was measured: what is worth having comes with cycles (the next example).
+with SGD where it was measured, or is 2 % behind: what is worth having comes with cycles (the next example).
 """
 
 import matplotlib.pyplot as plt
