@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from ctld.tempering.trips import TRIPS
 from ctld_lab.data import uci
-from ctld_lab.files import RecordError
+from ctld_lab.files import RecordError, read_json
 from ctld_lab.posterior import agreement, reference, regression, tables
 from ctld_lab.posterior.problems import PROBLEMS, split
 from ctld_lab.posterior.samplers import SAMPLERS, Setting, available
@@ -163,6 +164,24 @@ def test_smoke(tmp_path):
         posterior.execute("smoke", tmp_path, ["sgdd"])
     with pytest.raises(ValueError, match="no problem 'hat'"):
         posterior.execute("smoke", tmp_path, [], ["hat"])
+
+
+def test_what_the_page_says_of_calibrated_tempering():
+    """A chain with too few half-trips is never silent about it, and there are such chains."""
+    root = Path(__file__).parents[2]
+    page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
+    cells = [read_json(path) for path in sorted((root / "results/posterior/agreement").glob("*/calibrated.json"))]
+    rows = [row for cell in cells for stage in ("tuning", "final") for row in cell[stage]]
+    few = [row for row in rows if row["half_trips"] < TRIPS]
+    assert (len(rows), len(few)) == (28, 4)
+    assert all(row["warned"] for row in few)
+    assert sum(row["warned"] for row in rows) == len(few) + 9
+    assert "Of all 28 chains, trials included, four made fewer than the 20" in page
+    assert "so did nine of the other 24" in page
+    final = sorted((row["half_trips"], row["promised_half_trips"]) for cell in cells for row in cell["final"])
+    assert final[0][0] == 5 and round(final[0][1]) == 18
+    assert (final[1][0], final[-1][0]) == (20, 102)
+    assert (round(min(one for _, one in final[1:])), round(max(one for _, one in final))) == (25, 57)
 
 
 def test_the_page_shows_the_stored_runs(tmp_path):
