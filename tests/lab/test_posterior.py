@@ -179,7 +179,8 @@ def test_what_the_page_says_of_calibrated_tempering():
     assert "Of all 28 chains, trials included, four made fewer than the 20" in page
     assert "so did nine of the other 24" in page
     final = sorted((row["half_trips"], row["promised_half_trips"]) for cell in cells for row in cell["final"])
-    assert final[0][0] == 5 and round(final[0][1]) == 18
+    assert final[0][0] == 5
+    assert round(final[0][1]) == 18
     assert (final[1][0], final[-1][0]) == (20, 102)
     assert (round(min(one for _, one in final[1:])), round(max(one for _, one in final))) == (25, 57)
 
