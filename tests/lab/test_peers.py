@@ -16,7 +16,7 @@ import ctld
 from ctld_lab import data
 from ctld_lab.files import RecordError, read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
-from ctld_lab.peers.methods import METHODS
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING
 from ctld_lab.report.markdown import document
 from ctld_lab.studies import peers
 from ctld_lab.traps.study import cell_path
@@ -26,7 +26,7 @@ SMOKE = peers.PLANS["smoke"]
 
 
 def available(method):
-    module = METHODS[method].module
+    module = EVERY[method].module
     return not module or importlib.util.find_spec(module) is not None
 
 
@@ -166,28 +166,28 @@ other_peoples = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore
 
 
 @other_peoples
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(EVERY))
 @pytest.mark.parametrize("name", ["wine", "text"])
 def test_every_method_predicts(method, name):
-    if name in METHODS[method].not_for:
+    if name in EVERY[method].not_for:
         pytest.skip("is not for this problem")
     if not available(method):
         pytest.skip("needs a package of `make peers`")
     problem = small(name)
     options = SMOKE[name].trial_options(method)[0]
-    predict = METHODS[method].train(problem, options, 7)
+    predict = EVERY[method].train(problem, options, 7)
     found = predict(problem.held_out[0])
     assert found.shape[1:-1] == problem.held_out[1].shape
     assert found.exp().sum(dim=-1).sub(1.0).abs().max() < 1e-4
     torch.testing.assert_close(predict(problem.held_out[0]), found)
-    again = METHODS[method].train(problem, options, 7)(problem.held_out[0])
+    again = EVERY[method].train(problem, options, 7)(problem.held_out[0])
     torch.testing.assert_close(again, found)
     single = {"sgd", "adamw", "sam"}
     assert (len(found) == 1) == (method in single)
 
 
 @other_peoples
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", list(EVERY))
 def test_every_method_has_the_same_number_of_gradients(monkeypatch, method):
     """Counted where they are computed; SAM's two a step are of half the steps."""
     counted = []
@@ -196,7 +196,7 @@ def test_every_method_has_the_same_number_of_gradients(monkeypatch, method):
     if not available(method):
         pytest.skip("needs a package of `make peers`")
     problem = small("wine")
-    METHODS[method].train(problem, SMOKE["wine"].trial_options(method)[0], 7)
+    EVERY[method].train(problem, SMOKE["wine"].trial_options(method)[0], 7)
     assert len(counted) == problem.size.steps
 
 
@@ -281,7 +281,7 @@ def test_what_is_noted_is_stored():
 
 def test_all_methods_are_tried_at_the_same_points():
     plan = SMOKE["digits5k"]
-    for method, row in METHODS.items():
+    for method, row in EVERY.items():
         for mine, theirs in zip(plan.trial_options(method), plan.trial_options("ensemble_tuned"), strict=True):
             for name in ("lr", "weight_decay"):
                 low, high = plan.spaces[f"{name} of {row.rates}"]

@@ -172,8 +172,8 @@ def test_the_study_of_peers_says_what_it_lacks(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     plan = replace(PLANS["smoke"]["wine"], trials=1, seeds=2, reference=4)
     monkeypatch.setitem(PLANS, "laptop", {"wine": plan})
-    methods = {name: row for name, row in peers.METHODS.items() if name in ("ensemble", "sgd")}
-    monkeypatch.setattr(peers, "METHODS", methods)
+    methods = {name: row for name, row in peers.EVERY.items() if name in ("ensemble", "sgd")}
+    monkeypatch.setattr(peers, "EVERY", methods)
     cell = peers.about("wine", "ensemble", plan) | {"trials": [{"seconds": 9.0}], "final": [{"seconds": 11.0}]}
     path = tmp_path / "wine" / "ensemble.json"
     path.parent.mkdir()

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from ctld import Ensemble, create
+from ctld import create
+from ctld.ensembles.temperings import Named
+from ctld_lab.peers.cycles import cycles
 from ctld_lab.peers.problems import Problem
 from ctld_lab.peers.training import (
     CHUNK,
@@ -198,31 +200,6 @@ def deep(problem: Problem, options: Options, seed: int) -> Predict:
     return together(models[0], map(state, models))
 
 
-def cycles(temperature: float | str) -> Callable[[Problem, Options, int], Predict]:
-    """`ctld.Ensemble`; its T is what was given, or tuned where "tuned" was."""
-
-    def train(problem: Problem, options: Options, seed: int) -> Predict:
-        model = problem.model(seed)
-        ensemble = Ensemble(
-            model,
-            options["lr"],
-            problem.num_data,
-            problem.size.steps,
-            cycles=problem.size.cycles,
-            momentum=MOMENTUM,
-            weight_decay=options["weight_decay"],
-            temperature=options["temperature"] if temperature == "tuned" else temperature,  # type: ignore[arg-type]
-            seed=stream_seed(seed, "noise"),
-        )
-        descend(problem, model, lambda gradient: ensemble.step(gradient()), seed)
-        if not ensemble:
-            raise FloatingPointError("every cycle has collapsed")
-        members = together(model, [sample.state for sample in ensemble.collector])
-        return Noted(members, {"temperature": ensemble.temperature})  # what it came to, where it is adapted
-
-    return train
-
-
 def csghmc(problem: Problem, options: Options, seed: int) -> Predict:
     """Samples are taken while it injects noise (Zhang et al. 2020)."""
     model, steps, count = problem.model(seed), problem.size.steps, problem.size.cycles
@@ -337,14 +314,26 @@ METHODS: dict[str, Method] = {
     "deep": Method("deep ensemble of 3", deep),
     "without_n": Method("SGHMC without N", without_n),
 }
+_MOVING_ALPHA: dict[str, Named] = {
+    "falling T": "falling",
+    "driven α": "driven",
+    "paper's α": "paper",
+    "calibrated α": "calibrated",
+}
+MOVING: dict[str, Method] = {
+    f"moving_{name}": Method(title, cycles("tuned", name), third="temperature", not_for=("digits60k", "text"))
+    for title, name in _MOVING_ALPHA.items()
+}
+"""A question of its own, beside the peers: does it help to let the temperature move?"""
+EVERY = METHODS | MOVING
 
 
 def check_packages(methods: Iterable[str]) -> None:
     """Refuses what cannot be run, with the remedy."""
     for name in methods:
-        module = METHODS[name].module
+        module = EVERY[name].module
         if module and importlib.util.find_spec(module) is None:
             raise ModuleNotFoundError(
-                f"{METHODS[name].title} needs the package {PACKAGES[module]}, which is not installed: make peers, or "
+                f"{EVERY[name].title} needs the package {PACKAGES[module]}, which is not installed: make peers, or "
                 "pip install 'ctld[peers]'; or name the others with --methods"
             )

@@ -16,7 +16,7 @@ from torch.linalg import LinAlgError
 
 from ctld import NonFiniteError
 from ctld_lab.files import read_json, read_of, write_cell
-from ctld_lab.peers.methods import METHODS, sgd
+from ctld_lab.peers.methods import EVERY, METHODS, sgd
 from ctld_lab.peers.problems import Problem, Size, load
 from ctld_lab.peers.scores import averaged, judge, nested, nll
 from ctld_lab.peers.training import Noted
@@ -47,7 +47,7 @@ class Plan:
 
     def searched(self, method: str) -> dict[str, Ends]:
         """lr, weight decay, and a third thing where a method has one."""
-        row = METHODS[method]
+        row = EVERY[method]
         ranges = {name: self.spaces[f"{name} of {row.rates}"] for name in ("lr", "weight_decay")}
         return ranges | ({row.third: self.spaces[row.third]} if row.third else {})
 
@@ -139,7 +139,7 @@ def load_for(name: str, plan: Plan, seed: int, *, tuning: bool) -> Problem:
 
 def about(name: str, method: str, plan: Plan) -> dict[str, Any]:
     """Returns what a file says first of all, as it has it."""
-    planned = asdict(plan) | {"spaces": plan.searched(method) if method in METHODS else {}}
+    planned = asdict(plan) | {"spaces": plan.searched(method) if method in EVERY else {}}
     said: dict[str, Any] = json.loads(json.dumps({"problem": name, "method": method, "plan": planned}))
     return said
 
@@ -168,8 +168,8 @@ def progress(directory: Path, plans: Mapping[str, Plan]) -> list[Progress]:
     """Of every file that the plans ask for, in their order."""
     found = []
     for name, plan in plans.items():
-        for method in (*METHODS, REFERENCE):
-            if method == REFERENCE or name not in METHODS[method].not_for:
+        for method in (*EVERY, REFERENCE):
+            if method == REFERENCE or name not in EVERY[method].not_for:
                 path = cell_path(directory, name, method)
                 cell = read_of(path, about(name, method, plan))
                 runs = [*cell.get("trials", ()), *cell.get("final", ())]
@@ -201,7 +201,7 @@ def _run(problem: Problem, method: str, options: dict[str, float], seed: int = T
     try:
         with warnings.catch_warnings():  # what a setting is bad for is seen in its nll
             warnings.simplefilter("ignore")
-            predict = METHODS[method].train(problem, options, seed)
+            predict = EVERY[method].train(problem, options, seed)
             seconds = time.process_time() - began
             if problem.held_out is problem.valid:
                 found: dict[str, Any] = {"nll": nll(averaged(predict(problem.held_out[0])), problem.held_out[1])}

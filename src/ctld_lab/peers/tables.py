@@ -1,24 +1,26 @@
 """Tables of the study of peers, from its stored runs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ctld_lab.files import write_bytes
-from ctld_lab.peers.methods import METHODS, NEVER_COLD
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING, NEVER_COLD
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
 from ctld_lab.report.markdown import table
 from ctld_lab.report.statistics import LEVEL, UNDECIDED, Estimate, estimate, holm, within_margin
 
 OURS = "ensemble"
+CONSTANT = "ensemble_tuned"
+"""What temperatures that move are compared with: one that does not, tuned as they are."""
 Cells = dict[str, dict[str, Any]]
 
 
-def load(directory: Path, name: str, plan: Plan) -> Cells:
+def load(directory: Path, name: str, plan: Plan, methods: Iterable[str] = (*METHODS, REFERENCE)) -> Cells:
     """What is complete, by method."""
-    found = {method: read(directory, name, method, plan) for method in (*METHODS, REFERENCE)}
+    found = {method: read(directory, name, method, plan) for method in methods}
     return {method: cell for method, cell in found.items() if cell is not None}
 
 
@@ -27,14 +29,14 @@ def values(cell: Mapping[str, Any], metric: str) -> list[float]:
     return [float(run.get(metric, math.inf)) for run in cell["final"]]
 
 
-def compare(cells: Cells, metric: str = "nll") -> dict[str, tuple[Estimate, str]]:
+def compare(cells: Cells, metric: str = "nll", ours: str = OURS) -> dict[str, tuple[Estimate, str]]:
     """`ctld.Ensemble` less each other method, paired by seed and corrected for how many there are (Holm)."""
-    ours, found, words = values(cells[OURS], metric), {}, {}
-    others = [method for method in cells if method not in (OURS, REFERENCE)]
+    own, found, words = values(cells[ours], metric), {}, {}
+    others = [method for method in cells if method not in (ours, REFERENCE)]
     for method in others:
         theirs = values(cells[method], metric)
-        found[method] = estimate([mine - other for mine, other in zip(ours, theirs, strict=True)])
-        if not all(map(math.isfinite, ours)):
+        found[method] = estimate([mine - other for mine, other in zip(own, theirs, strict=True)])
+        if not all(map(math.isfinite, own)):
             words[method] = "behind: ours diverged" if all(map(math.isfinite, theirs)) else UNDECIDED
         elif not all(map(math.isfinite, theirs)):
             words[method] = f"ahead: it {_fate(cells[method])}"
@@ -109,6 +111,29 @@ def results_text(cells: Cells) -> str:
     return table(head, rows)
 
 
+def moving_text(cells: Cells) -> str:
+    """Temperatures that move, beside the constant one; with how hot they were, in units of the loss as T/N is."""
+    compared, rows = compare(cells, ours=CONSTANT), []
+    for method in (CONSTANT, *MOVING):
+        cell = cells[method]
+        difference, verdict = compared.get(method, (None, ""))
+        half = "" if difference is None or difference.half_width is None else f" ± {difference.half_width:.4f}"
+        less = "" if difference is None else f"{-difference.mean:+.4f}{half}"
+        ratios = [run["mean_ratio"] for run in cell["final"] if "mean_ratio" in run]
+        mean = cell["chosen"]["temperature"] * (estimate(ratios).mean if ratios else 1.0)
+        rows.append(
+            [
+                EVERY[method].title,
+                _shown(values(cell, "nll"), 4),
+                less,
+                verdict,
+                f"{cell['chosen']['temperature']:.3g}",
+                f"{mean:.3g}",
+            ]
+        )
+    return table(["", "nll (± 95 %)", "less that of the constant T", "constant T is", "T chosen", "mean T"], rows)
+
+
 def strange_text(cells: Cells) -> str:
     """AUROC of telling strange inputs from known ones, in per cent."""
     keys = dict.fromkeys(key for cell in cells.values() for run in cell["final"] for key in run)
@@ -146,6 +171,9 @@ def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
     """By the name of the place in docs/peers.md; problems that are not complete are left out."""
     found = {}
     for name, plan in plans.items():
+        moving = load(directory, name, plan, (CONSTANT, *MOVING))
+        if len(moving) == len(MOVING) + 1:
+            found[f"{name}-moving"] = moving_text(moving)
         cells = load(directory, name, plan)
         if cells.keys() >= {REFERENCE, *(method for method, row in METHODS.items() if name not in row.not_for)}:
             found[name] = results_text(cells)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ctld_lab.files import write_bytes
 from ctld_lab.peers import study, tables
-from ctld_lab.peers.methods import METHODS, check_packages
+from ctld_lab.peers.methods import EVERY, check_packages
 from ctld_lab.peers.problems import Size
 from ctld_lab.peers.study import REFERENCE, TUNING_SEED, Plan, load_for, share_out
 from ctld_lab.report.markdown import document
@@ -75,14 +75,14 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
 
     refuse_unknown({"scale": ([scale], PLANS)})
     plans = PLANS[scale]
-    refuse_unknown({"method": (methods, METHODS), "problem": (problems, plans)})
+    refuse_unknown({"method": (methods, EVERY), "problem": (problems, plans)})
     for problem in problems or plans:  # what is missing is told now, and not after an hour
         load_for(problem, plans[problem], TUNING_SEED, tuning=True)
-        check_packages([name for name in methods or METHODS if problem not in METHODS[name].not_for])
+        check_packages([name for name in methods or EVERY if problem not in EVERY[name].not_for])
     torch.set_num_threads(1)  # so that seconds of the processor can be compared
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
     for problem in problems or plans:
-        asked = [method for method in methods or METHODS if problem not in METHODS[method].not_for]
+        asked = [method for method in methods or EVERY if problem not in EVERY[method].not_for]
         asked += [REFERENCE] if not methods or "sgd" in methods else []
         share_out(directory, problem, asked, plans[problem], about)
     tables.write(directory, plans)
