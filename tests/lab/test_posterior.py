@@ -185,10 +185,37 @@ def test_what_the_page_says_of_calibrated_tempering():
     assert (round(min(one for _, one in final[1:])), round(max(one for _, one in final))) == (25, 57)
 
 
+def test_what_the_page_says_of_thousands_of_rows():
+    root = Path(__file__).parents[2]
+    cells = tables.cells(root / "results" / "posterior" / "regression")
+    likelihood = {
+        name: {
+            method: np.mean([row["log_likelihood"] for row in cell["final"]]) for method, cell in cells[name].items()
+        }
+        for name in ("kin8nm", "power-plant")
+    }
+    kin, plant = likelihood["kin8nm"], likelihood["power-plant"]
+    assert {f"{kin[name] - kin['sgd']:+.3f}" for name in ("langevin", "sghmc")} == {"+0.052"}
+    assert f"{kin['ensemble'] - kin['sgd']:+.3f}" == "-0.031"
+    assert max(abs(value - plant["sgd"]) for name, value in plant.items() if name != "psgld") < 0.0065
+    assert max(abs(each["calibrated"] - each["baoab"]) for each in (kin, plant)) < 0.0015
+    rows = [row for name in ("kin8nm", "power-plant") for row in cells[name]["calibrated"]["final"]]
+    trips = sorted(row["half_trips"] for row in rows)
+    assert (trips[0], trips[-1], len(trips)) == (4, 24, 40)
+    assert all(row["warned"] for row in rows)
+    behind = [
+        name
+        for name, each in cells.items()
+        if "| pSGLD |" in (text := tables.regression_text(name, each, root / "results/posterior/published.csv"))
+        and "behind" in next(line for line in text.splitlines() if line.startswith("| pSGLD"))
+    ]
+    assert len(behind) == 4
+
+
 def test_the_page_shows_the_stored_runs(tmp_path):
     root = Path(__file__).parents[2]
     page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
     shutil.copytree(root / "results" / "posterior", tmp_path / "posterior")
     made = tables.write(tmp_path / "posterior", tmp_path / "posterior" / "reference")
-    assert len(made) == 8
+    assert len(made) == 10
     assert document(page, made) == page
