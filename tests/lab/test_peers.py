@@ -272,8 +272,12 @@ def test_what_is_noted_is_stored():
     assert set(found) == {"nll", "seconds", "cold_share", "swaps"}
     found = study._run(small("wine"), "ensemble_tuned", {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1})
     assert found["temperature"] == 0.1
+    assert found["mean_ratio"] == 1.0
     found = study._run(small("wine"), "ensemble", {"lr": 0.03, "weight_decay": 0.01})
     assert 0.0 < found["temperature"] < 1.0
+    found = study._run(small("wine"), "moving_driven", {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.1})
+    assert 1.0 < found["mean_ratio"] < 6.7  # between the ends of the paper's range
+    assert set(study._run(small("wine"), "ensemble_cold", {"lr": 0.03, "weight_decay": 0.01})) == {"nll", "seconds"}
 
 
 # ---- the study ----
@@ -429,6 +433,21 @@ def test_verdicts():
     assert text.index("| AdamW") < text.index("| ctld.Ensemble |") < text.index("| IVON")
 
 
+def test_temperatures_that_move_are_compared_with_a_constant_one():
+    seeds = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    chosen = {"lr": 0.1, "weight_decay": 0.01, "temperature": 0.02}
+    cells = {name: cell(2.0 + seeds, chosen=chosen) for name in MOVING} | {
+        "ensemble_tuned": cell(1.0 + seeds, chosen=chosen),
+        "moving_paper": cell(0.9 + seeds + 0.001 * seeds**2, chosen=chosen),
+    }
+    for run in cells["moving_paper"]["final"]:
+        run["mean_ratio"] = 1.5
+    text = tables.moving_text(cells)
+    assert "| ctld.Ensemble, T tuned | 1.3000 ± 0.1963 |  |  | 0.02 | 0.02 |" in text
+    assert "| paper's α | 1.2001 ± 0.1964 | -0.0999 ± 0.0001 | behind | 0.02 | 0.03 |" in text
+    assert "| driven α | 2.3000 ± 0.1963 | +1.0000 ± 0.0000 | ahead | 0.02 | 0.02 |" in text
+
+
 def test_seconds_of_different_machines_are_not_set_side_by_side():
     """A file's environment is of whoever began it; a run that was made elsewhere says so itself."""
     here, there = {"environment": {"machine": "A"}}, {"environment": {"machine": "B"}}
@@ -540,6 +559,26 @@ def test_what_the_page_says_came_out():
     assert set(METHODS) - intel == {"ensemble", "ensemble_cold", "sgd", "deep"}
 
 
+def test_what_the_page_says_of_temperatures_that_move():
+    words, means, heats = {}, {}, {}
+    for name in ("wine", "digits5k"):
+        plan = peers.PLANS["laptop"][name]
+        cells = tables.load(ROOT / "results" / "peers", name, plan, ("ensemble_cold", tables.CONSTANT, *MOVING))
+        means[name] = {method: np.mean(tables.values(found, "nll")) for method, found in cells.items()}
+        cells.pop("ensemble_cold")
+        words[name] = {method: word for method, (_, word) in tables.compare(cells, ours=tables.CONSTANT).items()}
+        ratio = {method: np.mean([run.get("mean_ratio", 1.0) for run in cells[method]["final"]]) for method in cells}
+        heats[name] = {method: cells[method]["chosen"]["temperature"] * ratio[method] for method in cells}
+        assert f"{ratio['moving_calibrated']:.4f}" == "1.0000"
+    assert set(words["digits5k"].values()) == {"tie"}
+    ahead = {method for method, word in words["wine"].items() if word == "behind"}  # the constant one is
+    assert ahead == {"moving_falling", "moving_driven", "moving_paper"}
+    assert words["wine"]["moving_calibrated"] == "tie"
+    assert all(heats["wine"][method] < 0.25 * heats["wine"][tables.CONSTANT] for method in ahead)
+    assert all(round(100 * (means["wine"][method] / means["wine"][tables.CONSTANT] - 1)) == -1 for method in ahead)
+    assert min(means["wine"], key=means["wine"].__getitem__) == "ensemble_cold"
+
+
 def test_stored_runs_are_complete_and_named():
     """A problem that is not complete is named as such on the page."""
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
@@ -547,7 +586,8 @@ def test_stored_runs_are_complete_and_named():
     for name, plan in peers.PLANS["laptop"].items():
         cells = tables.load(ROOT / "results" / "peers", name, plan)
         wanted = {method for method, row in METHODS.items() if name not in row.not_for} | {study.REFERENCE}
-        if set(cells) != wanted:
+        planned = {method for method, row in MOVING.items() if name not in row.not_for}
+        if set(cells) != wanted or set(tables.load(ROOT / "results" / "peers", name, plan, MOVING)) != planned:
             left.append(name)
     (line,) = [line for line in page.splitlines() if line.startswith("Not run yet:")] or [""]
     assert [name for name in peers.PLANS["laptop"] if f"`{name}`" in line] == left

@@ -39,6 +39,8 @@ def cycles(temperature: float | str, tempering: Named = "constant") -> Callable[
         if not ensemble:
             raise FloatingPointError("every cycle has collapsed")
         members = together(model, [sample.state for sample in ensemble.collector])
+        if not ratios:
+            return members  # at T = 0 it does not explore
         # What it came to, where it is adapted; and how hot it was on average, beside the T that was asked for.
         return Noted(members, {"temperature": ensemble.temperature, "mean_ratio": sum(ratios) / len(ratios)})
 
