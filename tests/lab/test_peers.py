@@ -559,6 +559,31 @@ def test_what_the_page_says_came_out():
     assert set(METHODS) - intel == {"ensemble", "ensemble_cold", "sgd", "deep"}
 
 
+def test_what_the_page_says_of_text():
+    """The sentences of docs/peers.md, README and docs/which.md."""
+    plan = peers.PLANS["laptop"]["text"]
+    cells = tables.load(ROOT / "results" / "peers", "text", plan)
+    found = {method: word for method, (_, word) in tables.compare(cells).items()}
+    assert {method for method, word in found.items() if word == "behind"} == {"sgd", "swag"}
+    assert {method for method, word in found.items() if word == "tie"} == {"ensemble_cold", "ensemble_tuned"}
+    undecided = {"dropout", "adamw", "ivon", "deep", "sam"}
+    assert {method for method, word in found.items() if word == "undecided"} == undecided
+    assert {method for method, word in found.items() if word == "ahead"} == {"csghmc", "resgld", "without_n"}
+    assert found["tact_hmc"] == "ahead: it had no cold draw"
+    nll = {method: tables.values(each, "nll") for method, each in cells.items() if method in METHODS}
+    mean = {method: np.mean(values) for method, values in nll.items()}
+    lower = {method: round(100 * (1 - mean["ensemble"] / value)) for method, value in mean.items()}
+    told = {"sgd": -1, "swag": -1, "dropout": -1, "adamw": 3, "ivon": 6, "deep": 6, "sam": 24, "csghmc": 2, "resgld": 6}
+    assert {method: lower[method] for method in told} == told
+    assert min(mean, key=mean.__getitem__) == "dropout"
+    assert min(nll["without_n"]) > 150
+    for method, cell in cells.items():
+        if method in METHODS and cell["chosen"]["lr"] == cells["sgd"]["chosen"]["lr"] and method not in ("sam", "deep"):
+            others = [value for seed, value in enumerate(nll[method]) if seed != 2]
+            assert nll[method][2] - max(others) > 0.15
+    assert plan.size.steps * plan.size.batch < plan.size.train
+
+
 def test_what_the_page_says_of_temperatures_that_move():
     words, means, heats = {}, {}, {}
     for name in ("wine", "digits5k"):
