@@ -109,7 +109,14 @@ def run(
         Path | None,
         option("DIR", "A published report (results/laptop) whose trials are taken over, so that none is run.", False),
     ] = None,
-    data: Annotated[str | None, option("NAME", 'Another data set of the same kind; "ctld data list".', False)] = None,
+    data: Annotated[
+        str | None,
+        option(
+            "NAME",
+            'Another data set of the same kind ("ctld data list"); of traps, images, peers and posterior, which problems.',
+            False,
+        ),
+    ] = None,
     text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
     report: Annotated[bool, flag("--report/--no-report", "Build the report when the runs are done.")] = True,

@@ -278,6 +278,7 @@ def test_a_stored_command_that_is_not_ours(command):
         ("run images --methods adan", "there is no method 'adan'; known are adam"),
         ("run posterior --methods sgdd", "there is no method 'sgdd'"),
         ("run posterior --data hat", "there is no problem 'hat'"),
+        ("run traps --data-dir .", "the study traps has no use for --data-dir"),
         ("run peers --data beer", "there is no problem 'beer'"),
         ("run peers --data-dir nowhere", "--data-dir nowhere is not a directory"),
     ],

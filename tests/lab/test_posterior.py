@@ -210,6 +210,37 @@ def test_what_the_page_says_of_thousands_of_rows():
         and "behind" in next(line for line in text.splitlines() if line.startswith("| pSGLD"))
     ]
     assert len(behind) == 4
+    draws = np.mean([row["draws"] for row in rows]) / np.mean(
+        [row["draws"] for row in cells["kin8nm"]["baoab"]["final"]]
+    )
+    assert f"{draws:.1f}" == "0.4"
+    page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
+    assert "(+0.052, 0.036 to 0.068), `ctld.Ensemble` is behind (−0.031)" in page
+    assert "two fifths of the draws: 4 to 24 half-trips in a split, and a warning in all forty" in page
+
+
+def test_part_three_compares_by_split_and_not_where_there_are_no_draws():
+    """Paired: what splits share does not count."""
+    split = np.array([-3.0, -2.0, -4.0, -3.5])
+
+    def cell(values, **more):
+        rows = [{"log_likelihood": float(value), "rmse": 1.0, "draws": 9} | more for value in values]
+        return {"size": {"steps": 40_000}, "final": rows}
+
+    travels = {"half_trips": 30, "promised_half_trips": 20.0, "warned": True}
+    found = {"baoab": cell(split), "calibrated": cell(np.add(split, [0.2, 0.21, 0.19, 0.2]), **travels)}
+    text = tables.long_text(found)
+    assert "| 30 (30 to 30) | 20 | 4 of 4 |" in text
+    assert "Calibrated less untempered, 40,000 gradients: +0.200 (+0.187 to +0.213): ahead." in text
+    found["calibrated"] = cell(np.add(split, [0.01, -0.01, 0.01, -0.01]), **travels)
+    assert tables.long_text(found).endswith(": a tie.")
+    found["calibrated"] = cell(np.add(split, [0.5, -0.5, 0.4, -0.3]), **travels)
+    assert tables.long_text(found).endswith(": undecided.")
+    found["calibrated"]["final"][1]["draws"] = 0
+    text = tables.long_text(found)
+    assert "none: no cold draw in 1 of 4 splits" in text
+    assert text.endswith("Not compared: some splits have no draw.")
+    assert tables.long_text({"baoab": cell(split)}).endswith("Partial.")
 
 
 def test_the_page_shows_the_stored_runs(tmp_path):

@@ -130,7 +130,7 @@ class CalibratedTempering(TemperatureControl):
 
     @property
     def warned(self) -> bool:
-        """Whether it was said that half-trips stay away, or will not fit: averages at T are then not to be trusted."""
+        """Whether it has said so far that half-trips stay away or will not fit, or that the warm-up could not tell."""
         return self._trips.warned
 
     # ---- a step ----

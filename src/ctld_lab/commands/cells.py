@@ -23,6 +23,8 @@ def run_cells(
     unused: Mapping[str, Any],
 ) -> None:
     """Computes what is missing; an option that would change nothing is refused, since who gives it expects something."""
+    if study in ("traps", "images"):  # their data come with them
+        unused = {**unused, "data-dir": data_dir}
     if given := [f"--{name}" for name, value in unused.items() if value is not None]:
         raise Refusal(
             f"the study {study} has no use for {', '.join(given)}: docs/protocols/{study}.md fixes how it is run; choose with "
@@ -33,5 +35,5 @@ def run_cells(
     names, problems = ([] if chosen is None else chosen.split(",") for chosen in (methods, data))
     try:
         execute(scale, directory or Path("runs") / f"{study}-{scale}", methods=names, problems=problems)
-    except (NotKnown, ImportError) as error:  # a name that there is not, a package that is not installed
+    except NotKnown as error:
         raise Refusal(str(error)) from error

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from ctld_lab.files import MissingRecord, RecordError, read_json, write_bytes
+from ctld_lab.files import MissingRecord, read_json, write_bytes
 from ctld_lab.images import gaussians, pictures
 from ctld_lab.images.methods import LEVELS, LRS, METHODS
 from ctld_lab.report.markdown import table
@@ -134,6 +134,6 @@ def write(directory: Path) -> dict[str, str]:
     """Writes the figure beside the runs; returns the tables as text."""
     results = load(directory)
     if not results:
-        raise RecordError(f"no number of Gaussians is complete in {directory}; run all methods first")
+        raise MissingRecord(f"no number of Gaussians is complete in {directory}; run all methods first")
     write_bytes(directory / "pictures.png", figure(results[max(results)]))
     return texts(results)

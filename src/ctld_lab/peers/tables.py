@@ -112,7 +112,7 @@ def results_text(cells: Cells) -> str:
 
 
 def moving_text(cells: Cells) -> str:
-    """Temperatures that move, beside the constant one; with how hot they were, in units of the loss as T/N is."""
+    """Temperatures that move, beside the constant one; with how hot they were on average while they explored."""
     compared, rows = compare(cells, ours=CONSTANT), []
     for method in (CONSTANT, *MOVING):
         cell = cells[method]

@@ -122,13 +122,16 @@ def long_text(found: Mapping[str, dict[str, Any]]) -> str:
             made = f"{np.median(trips):.0f} ({trips[0]:.0f} to {trips[-1]:.0f})"
             travels = [made, f"{np.median(promised):.0f}", f"{sum(_values(cell, 'warned')):.0f} of {len(trips)}"]
         draws = f"{np.mean(_values(cell, 'draws')):.0f}"
-        rows.append(
-            [TITLES[method], *(f"{mean:.3f} ± {error:.3f}" for mean, error in (likelihood, rmse)), draws, *travels]
-        )
+        shown = [f"{mean:.3f} ± {error:.3f}" for mean, error in (likelihood, rmse)]
+        if without := [row["draws"] for row in cell["final"]].count(0):
+            shown = [f"none: no cold draw in {without} of {len(cell['final'])} splits", ""]
+        rows.append([TITLES[method], *shown, draws, *travels])
     head = ["sampler", "test log-likelihood ± standard error", "RMSE ± standard error", "cold draws"]
     text = table([*head, "half-trips, median (least to most)", "promised", "splits with a warning"], rows)
     if not {"baoab", "calibrated"} <= set(found):
         return text + "\n\nPartial."
+    if not all(row["draws"] for method in ("baoab", "calibrated") for row in found[method]["final"]):
+        return text + "\n\nNot compared: some splits have no draw."
     tempered, untempered = (_values(found[method], "log_likelihood") for method in ("calibrated", "baoab"))
     pairs = np.array(tempered) - np.array(untempered)
     mean, error = mean_and_error(pairs.tolist())

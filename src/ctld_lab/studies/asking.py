@@ -7,7 +7,7 @@ Asked = Mapping[str, tuple[Sequence[str], Collection[str]]]
 
 
 class NotKnown(ValueError):
-    """A name that there is not; the message has those that there are."""
+    """A name that there is not, or not here; the message has those that there are, or the remedy."""
 
 
 def refuse_unknown(asked: Asked) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ctld_lab.files import RecordError, write_bytes
+from ctld_lab.files import MissingRecord, write_bytes
 from ctld_lab.images import show
 from ctld_lab.images.methods import METHODS
 from ctld_lab.images.study import Size, carry_out
@@ -44,7 +44,7 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
             carry_out(directory, count, method, SIZES[scale], about)
     try:
         show.write(directory)
-    except RecordError as error:  # some of the methods were asked for, and that is what was done
+    except MissingRecord as error:  # some of the methods were asked for, and that is what was done
         print(error)
 
 

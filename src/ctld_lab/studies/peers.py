@@ -19,7 +19,7 @@ from ctld_lab.peers.methods import EVERY, check_packages
 from ctld_lab.peers.problems import Size
 from ctld_lab.peers.study import REFERENCE, TUNING_SEED, Plan, load_for, share_out
 from ctld_lab.report.markdown import document
-from ctld_lab.studies.asking import refuse_unknown
+from ctld_lab.studies.asking import NotKnown, refuse_unknown
 
 SHARED = {"dropout": (0.02, 0.5), "rho": (0.01, 0.3), "hess_init": (0.05, 1.0), "prior_precision": (10.0, 1e5)}
 DIGITS = SHARED | {
@@ -78,7 +78,10 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
     refuse_unknown({"method": (methods, EVERY), "problem": (problems, plans)})
     for problem in problems or plans:  # what is missing is told now, and not after an hour
         load_for(problem, plans[problem], TUNING_SEED, tuning=True)
-        check_packages([name for name in methods or EVERY if problem not in EVERY[name].not_for])
+        try:
+            check_packages([name for name in methods or EVERY if problem not in EVERY[name].not_for])
+        except ModuleNotFoundError as error:
+            raise NotKnown(str(error)) from error
     torch.set_num_threads(1)  # so that seconds of the processor can be compared
     about = environment(1) | {"command": " ".join(["ctld", *sys.argv[1:]])}
     for problem in problems or plans:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from ctld_lab.files import RecordError, write_bytes
+from ctld_lab.files import MissingRecord, write_bytes
 from ctld_lab.report.markdown import document
 from ctld_lab.studies.asking import refuse_unknown
 from ctld_lab.traps import show, tables
@@ -65,7 +65,7 @@ def execute(scale: str, directory: Path, methods: Sequence[str] = (), problems: 
     )
     try:
         show.write(directory, tuple(PROBLEMS))
-    except RecordError as error:  # some of the methods were asked for, and that is what was done
+    except MissingRecord as error:  # some of the methods were asked for, and that is what was done
         print(error)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ctld_lab.files import RecordError, write_bytes
+from ctld_lab.files import MissingRecord, write_bytes
 from ctld_lab.report.plots import (
     BLACK,
     BLUE,
@@ -95,7 +95,9 @@ def write(directory: Path, problems: Sequence[str]) -> Results:
     """Writes tables and figures beside the runs; returns what is complete."""
     results, missing = tables.load(directory, problems)
     if not results:
-        raise RecordError(f"no problem is complete in {directory} (missing: {', '.join(missing)}); run the study first")
+        raise MissingRecord(
+            f"no problem is complete in {directory} (missing: {', '.join(missing)}); run the study first"
+        )
     frames = {
         "success": tables.success(results),
         "against-restarts": tables.compare(results, NOISY, "restarts"),
