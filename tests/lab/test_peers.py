@@ -446,6 +446,8 @@ def test_temperatures_that_move_are_compared_with_a_constant_one():
     assert "| ctld.Ensemble, T tuned | 1.3000 ± 0.1963 |  |  | 0.02 | 0.02 |" in text
     assert "| paper's α | 1.2001 ± 0.1964 | -0.0999 ± 0.0001 | behind | 0.02 | 0.03 |" in text
     assert "| driven α | 2.3000 ± 0.1963 | +1.0000 ± 0.0000 | ahead | 0.02 | 0.02 |" in text
+    cells["moving_driven"] = cell([1.0, 1.0, math.inf, 1.0, 1.0], chosen=chosen)
+    assert "| driven α | 1 of 5 diverged | – | ahead: it diverged | 0.02 | 0.02 |" in tables.moving_text(cells)
 
 
 def test_seconds_of_different_machines_are_not_set_side_by_side():

@@ -114,7 +114,7 @@ class SampleCollector:
         index = place.read_index()
         try:
             options = {name: index[name] for name in ("at_most", "cold_every")}
-            # Indexes of version 0.1 have none of the three, of 0.2 the last is new.
+            # Indexes of version 0.1 have none of the next three.
             collector = cls(model, optimizer, keep=index.get("keep", "newest"), **options)
             collector._by_default = index.get("at_most_by_default", False) is True
             collector.dropped = integer("dropped", index.get("dropped", 0), at_least=0)

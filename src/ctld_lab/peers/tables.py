@@ -119,12 +119,15 @@ def moving_text(cells: Cells) -> str:
         difference, verdict = compared.get(method, (None, ""))
         half = "" if difference is None or difference.half_width is None else f" ± {difference.half_width:.4f}"
         less = "" if difference is None else f"{-difference.mean:+.4f}{half}"
+        nll = _shown(values(cell, "nll"), 4)
+        if lost := sum(not math.isfinite(value) for value in values(cell, "nll")):
+            nll, less = f"{lost} of {len(cell['final'])} {_fate(cell)}", "–"
         ratios = [run["mean_ratio"] for run in cell["final"] if "mean_ratio" in run]
         mean = cell["chosen"]["temperature"] * (estimate(ratios).mean if ratios else 1.0)
         rows.append(
             [
                 EVERY[method].title,
-                _shown(values(cell, "nll"), 4),
+                nll,
                 less,
                 verdict,
                 f"{cell['chosen']['temperature']:.3g}",

@@ -184,11 +184,11 @@ def run(
         theta = np.array(draws).reshape(len(draws), problem.dimension)
         with np.errstate(all="ignore"):
             row = asdict(score(problem, predictions(problem, theta), reference))
-        found.append({name: stored(value) for name, value in (row | told(optimizer)).items() if value is not None})
+        found.append({name: _stored(value) for name, value in (row | told(optimizer)).items() if value is not None})
     return found
 
 
-def stored(value: Any) -> Any:
+def _stored(value: Any) -> Any:
     """Returns five digits of a number; infinity as text, which JSON has no number for."""
     if not isinstance(value, float):
         return value
@@ -220,9 +220,7 @@ def carry_out(
         plan = [(name, setting(rate), number) for name in missing for rate in rates[name] for number in range(count)]
         begun = time.process_time()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # what thermometers say is measured here, and that tempering warned is stored
+            warnings.simplefilter("ignore")  # what thermometers say is measured; that tempering warned is stored
             rows = run(problem, plan, stage, reference)
         seconds = (time.process_time() - begun) / len(missing)
         for name in missing:
