@@ -7,12 +7,13 @@ import pytest
 from scipy import stats
 
 from ctld_lab.cli import main
-from ctld_lab.files import RecordError, read_json
+from ctld_lab.files import RecordError, read_json, write_cell
 from ctld_lab.report.markdown import document
 from ctld_lab.studies.traps import PROBLEMS, SIZES, execute
 from ctld_lab.traps import show, tables
 from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, ONE_PASS
-from ctld_lab.traps.study import cell_path, runs
+from ctld_lab.traps.networks import RBF
+from ctld_lab.traps.study import STAGES, carry_out, cell_path, runs
 from ctld_lab.traps.tables import Cell
 
 ROOT = Path(__file__).parents[2]
@@ -70,8 +71,17 @@ def test_range_of_temperatures():
     assert row["lowest"] == pytest.approx(0.01 * 10**0.75)
     assert row["highest"] == pytest.approx(0.01 * 10**1.5)
     assert not row["open"]
+    assert set(frame.index) == set(NOISY)
     hopeless = tables.ranges(made_up(dict.fromkeys(METHODS, 0.05)))
     assert hopeless["decades"].isna().all()
+
+
+def test_a_temperature_that_was_not_looked_at_is_a_dash():
+    results = made_up({"constant": 0.95}) | {"other": made_up({})["made-up"]}
+    results["other"]["cycles-new-falling"] = cell(np.ones(300, bool))
+    lines = tables.range_text(tables.ranges(results)).splitlines()
+    assert lines[-1] == "| cycles, new weights, falling T | 1.00 | – |"
+    assert sum("–" in line for line in lines) == 1
 
 
 def test_a_document_without_a_place_is_refused():
@@ -108,6 +118,26 @@ def test_a_study_is_run_gone_on_with_and_shown(tmp_path, capsys):
     ]
     for name in ("tables/success.csv", "tables/against-restarts.csv", "figures/within.png", "figures/temperature.png"):
         assert (tmp_path / name).stat().st_size > 100
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_added_says_where_it_was_computed(tmp_path):
+    size = SIZES["smoke"]
+
+    def compute(commit):
+        carry_out(tmp_path, [RBF(8)], size, methods=["cycles-best-falling"], environment={"commit": commit}, say=str)
+
+    compute("a")
+    path = cell_path(tmp_path, "rbf8", "cycles-best-falling")
+    cell = read_json(path)
+    assert "environment" not in cell["scan"]
+    scan = cell.pop("scan")
+    write_cell(path, cell)
+    compute("b")
+    again = read_json(path)
+    assert again["environment"] == {"commit": "a"}
+    assert again["scan"] == scan | {"environment": {"commit": "b"}}
+    assert again["final"] == cell["final"]
 
 
 def test_what_is_not_known_is_refused(tmp_path, capsys):
@@ -213,11 +243,13 @@ def test_stored_runs_are_whole():
     for problem, cells in results.items():
         for method, found in cells.items():
             assert len(found.solved_at) == SIZES["laptop"].final
-            environment = read_json(cell_path(STORED, problem, method))["environment"]
-            assert environment["dirty"] is False
-            assert len(environment["commit"]) == 40
-            assert environment["machine"]
-            assert environment["command"].startswith("ctld run traps")
+            stored = read_json(cell_path(STORED, problem, method))
+            own = [stored[stage]["environment"] for stage in STAGES if "environment" in stored.get(stage, {})]
+            for environment in (stored["environment"], *own):
+                assert environment["dirty"] is False
+                assert len(environment["commit"]) == 40
+                assert environment["machine"]
+                assert environment["command"].startswith("ctld run traps")
 
 
 def test_a_stored_cell_can_be_repeated():

@@ -104,10 +104,14 @@ def write(directory: Path, problems: Sequence[str]) -> Results:
         "against-constant": tables.compare(results, ONE_PASS[1:], "constant"),
         "ranges": tables.ranges(results),
     }
+    scanned = {
+        problem: cells for problem, cells in results.items() if all(cells[name].scan is not None for name in NOISY)
+    }
     plots = [
         _plot("within", results, SINGLE, "gradients", _within, "linear"),
         _plot("within-cycles", results, CYCLES, "gradients", _within, "linear"),
         _plot("temperature", results, ("restarts", *ONE_PASS), "T/N, in units of the loss", _against_temperature, LOG),
+        _plot("temperature-cycles", scanned, CYCLES, "T/N, in units of the loss", _against_temperature, LOG),
         *_against_size(results),
     ]
     for folder in ("tables", "figures"):

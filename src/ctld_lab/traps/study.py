@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ctld_lab.files import read_of, write_cell
 from ctld_lab.traps.dynamics import Noise, Outcome, run
-from ctld_lab.traps.methods import LEVELS, METHODS, ONE_PASS, PAIRS, Method, setting
+from ctld_lab.traps.methods import LEVELS, METHODS, NOISY, PAIRS, Method, setting
 from ctld_lab.traps.problem import Problem, chosen
 
 STAGES = ("tuning", "scan", "final")
@@ -142,12 +142,13 @@ def _carry_out(
             path = cell_path(directory, problem.name, name)
             for stage in STAGES:
                 cell = read_of(path, {"problem": problem.name, "method": name, "size": asdict(size)})
-                if stage in cell or (stage == "scan" and name not in ONE_PASS):
+                if stage in cell or (stage == "scan" and name not in NOISY):
                     continue
                 begun = time.perf_counter()
                 cell[stage] = _stage(stage, problem, METHODS[name], size, cell)
                 cell.setdefault("seconds", {})[stage] = round(time.perf_counter() - begun, 1)
-                cell["environment"] = environment
+                if cell.setdefault("environment", environment) != environment:
+                    cell[stage]["environment"] = environment
                 write_cell(path, cell)
                 say(f"{problem.name} {name}: {stage} in {cell['seconds'][stage]:.0f} s{_brief(cell, stage)}")
 

@@ -30,7 +30,7 @@ class Cell:
     """Gradients until solved in the final runs, 0 if never."""
     chosen: Mapping[str, Any]
     scan: NDArray[np.float64] | None
-    """Share solved at each temperature."""
+    """Share solved at each temperature, None where that was not looked at."""
     budget: int
 
     @property
@@ -56,7 +56,7 @@ def load(directory: Path, problems: Sequence[str]) -> tuple[Results, list[str]]:
     results: Results = {}
     missing = []
     for problem in problems:
-        cells = {method: _cell(cell_path(directory, problem, method), method) for method in METHODS}
+        cells = {method: _cell(cell_path(directory, problem, method)) for method in METHODS}
         if all(cell is not None for cell in cells.values()):
             results[problem] = {method: cell for method, cell in cells.items() if cell is not None}
         else:
@@ -64,16 +64,14 @@ def load(directory: Path, problems: Sequence[str]) -> tuple[Results, list[str]]:
     return results, missing
 
 
-def _cell(path: Path, method: str) -> Cell | None:
+def _cell(path: Path) -> Cell | None:
     try:
         stored = read_json(path)
     except MissingRecord:
         return None
     if "final" not in stored:
         return None
-    scan = None
-    if method in ONE_PASS:
-        scan = (np.array(stored["scan"]["solved_at"]) > 0).mean(axis=1)
+    scan = (np.array(stored["scan"]["solved_at"]) > 0).mean(axis=1) if "scan" in stored else None
     return Cell(np.array(stored["final"]["solved_at"]), stored["tuning"]["chosen"], scan, stored["size"]["budget"])
 
 
@@ -154,9 +152,9 @@ def ranges(results: Results) -> pd.DataFrame:
     rows = []
     for problem, cells in results.items():
         best = max(cell.success for cell in cells.values())
-        for method in ONE_PASS:
-            cell = cells[method]
-            assert cell.scan is not None
+        for method, cell in cells.items():
+            if cell.scan is None:
+                continue
             good = np.flatnonzero(cell.scan >= 0.5 * best) if best >= LEAST_SUCCESS else np.array([], dtype=int)
             coldest = cell.chosen["setting"]["temperature"] / 10.0 ** (cell.chosen["level"] / 4.0)
             rows.append(
@@ -197,9 +195,14 @@ def success_text(results: Results) -> str:
 
 
 def _of_frame(frame: pd.DataFrame, entry: Callable[[Mapping[Any, Any]], str]) -> str:
+    """A problem and method that has no row gets a dash."""
     known = {(row["problem"], row["method"]): row for row in frame.to_dict("records")}
     problems, methods = (list(dict.fromkeys(frame[name])) for name in ("problem", "method"))
-    return _grid(methods, problems, lambda problem, method: entry(known[problem, method]))
+
+    def found(problem: str, method: str) -> str:
+        return entry(known[problem, method]) if (problem, method) in known else "–"
+
+    return _grid(methods, problems, found)
 
 
 def comparison_text(frame: pd.DataFrame) -> str:
