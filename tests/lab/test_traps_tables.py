@@ -235,6 +235,21 @@ def test_the_findings_are_those_of_the_tables():
     assert widths.loc[[(name, method) for name in narrow for method in ("constant", "paper")]].max() <= 0.5
 
 
+def test_cycles_win_at_one_temperature():
+    """What docs/traps.md, docs/which.md and README say of T where cycles are far ahead of restarts."""
+    results, _ = tables.load(STORED, tuple(PROBLEMS))
+    found = {name: results["relu24"][f"cycles-{name}-constant"] for name in ("state", "best")}
+    at = {name: cell.chosen["level"] for name, cell in found.items()}
+    assert [round(100 * found[name].scan[at[name]]) for name in found] == [92, 96]
+    others = {name: np.delete(cell.scan, at[name]) for name, cell in found.items()}
+    assert max(round(100 * scan.max()) for scan in others.values()) == 12
+    beside = [cell.scan[at[name] + step] for name, cell in found.items() for step in (-1, 1)]
+    assert round(100 * max(beside)) == 8
+    widths = tables.ranges(results).set_index(["problem", "method"])["decades"]
+    for problem in ("rbf32", "rbf48"):
+        assert max(widths[problem, f"cycles-{keep}-constant"] for keep in ("state", "best")) == 0.5
+
+
 def test_stored_runs_are_whole():
     results, missing = tables.load(STORED, tuple(PROBLEMS))
     page = (ROOT / "docs" / "traps.md").read_text()
