@@ -19,7 +19,7 @@ from ctld_lab.images.study import Size, carry_out
 from ctld_lab.report.markdown import document
 from ctld_lab.studies.asking import refuse_unknown
 
-COUNTS = {"smoke": (9,), "laptop": (64, 128), "paper": (64, 128, 256)}
+COUNTS = {"smoke": (9,), "laptop": (64, 128, 256), "paper": (64, 128, 256)}
 """Gaussians, in the order in which they are computed."""
 SIZES = {
     "smoke": Size(budget=20, seeds=1, tuning=("china",), final=("china", "flower")),
