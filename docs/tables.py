@@ -6,6 +6,7 @@ What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is ma
 
 import csv
 import json
+import math
 import re
 import statistics
 from pathlib import Path
@@ -73,12 +74,37 @@ def paper_size():
     for variant, settings in (("paper", "the paper's"), ("laptop", "chosen at laptop size")):
         for name, title in METHODS.items():
             done = (variant, name, metrics[-1]) in found
-            if done or variant == "paper":
-                numbers = [f"{float(found[variant, name, metric]['mean']):.4f}" for metric in metrics] if done else []
-                stated = found[variant, name, "train mse"]["paper"] if done else ""
-                body.append([title, settings, *(numbers or ["–"] * 6), stated or "–"])
+            begun = found.get((variant, name, metrics[0]))
+            numbers = ["diverged" if begun and begun["diverged"] == "1" else "–"] * len(metrics)
+            if done:
+                numbers = [f"{float(found[variant, name, metric]['mean']):.4f}" for metric in metrics]
+            if done or begun or variant == "paper":
+                body.append([title, settings, *numbers, of_the_paper("sda")[name] if begun else "–"])
     layers = ["layer 1", "layer 2", "layer 3", "layer 4"]
     return table(["method", "settings", *layers, "image after layer 1", "after layer 4", "layer 4, Fig. 2"], body)
+
+
+def paper_lstm():
+    """Fig. 3 at the paper's own size: bits a character after the epochs that all methods have."""
+    curves = {
+        (row["variant"], row["method"], row["split"], float(row["step"])): float(row["mean"]) / math.log(2)
+        for row in rows("charrnn-curves", scale="paper", metric="nats")
+    }
+    last = min(max(step for *others, step in curves if tuple(others) == run) for run in {place[:3] for place in curves})
+    body = []
+    for variant, settings in (("paper", "the paper's"), ("laptop", "chosen at laptop size")):
+        for name, title in METHODS.items():
+            if (variant, name, "test", last) in curves:
+                numbers = [f"{curves[variant, name, split, last]:.3f}" for split in ("train", "test")]
+                body.append([title, settings, *numbers, of_the_paper("charrnn")[name]])
+    head = ["method", "settings", "train, bits", "test, bits", "Fig. 3, 20 epochs, train / test"]
+    return table(head, body) + f"\n\nAfter {last:,.0f} steps, {last / 18_000:.0f} of 20 epochs."
+
+
+def of_the_paper(study):
+    """What is read off the paper's figure, by method."""
+    record = json.loads((STORED / "paper" / study / "study.json").read_text(encoding="utf-8"))
+    return record["paper"]["values"]
 
 
 def digits():
@@ -230,7 +256,7 @@ PLACES = {
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/flatness.md": (flat,),
-    "docs/paper-scale.md": (paper_size,),
+    "docs/paper-scale.md": (paper_size, paper_lstm),
 }
 
 

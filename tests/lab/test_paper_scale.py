@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -67,15 +68,20 @@ def test_what_the_documents_say_came_out():
 
 def test_what_the_documents_say_of_the_order():
     """By the last layer on its own input, and by the image that comes back: nearly the reverse of each other."""
-    found = {method: values(method) for method in ("anneal_sgd", "ctld", "sgd", "rmsprop")}
+    found = {method: values(method) for method in ("anneal_sgd", "ctld", "sgd", "rmsprop", "adam")}
     layer = {method: each["train mse of layer 4"] for method, each in found.items()}
     image = {method: each["test image_mse"] for method, each in found.items()}
-    assert sorted(layer, key=layer.__getitem__) == ["anneal_sgd", "ctld", "sgd", "rmsprop"]
-    assert sorted(image, key=image.__getitem__) == ["rmsprop", "sgd", "anneal_sgd", "ctld"]
+    assert sorted(layer, key=layer.__getitem__) == ["anneal_sgd", "ctld", "sgd", "rmsprop", "adam"]
+    assert sorted(image, key=image.__getitem__) == ["rmsprop", "adam", "sgd", "anneal_sgd", "ctld"]
     assert [f"{layer[method]:.4f}" for method in ("anneal_sgd", "rmsprop")] == ["0.0063", "0.0378"]
     assert [f"{image[method]:.2f}" for method in ("anneal_sgd", "rmsprop")] == ["0.88", "0.45"]
+    assert [f"{layer['adam']:.3f}", f"{image['adam']:.2f}"] == ["0.041", "0.48"]
+    for number in (1, 2, 3):
+        after = {method: each[f"test image_mse of layer {number}"] for method, each in found.items()}
+        assert min(after, key=after.__getitem__) == "adam"
+    assert f"{found['adam']['test image_mse of layer 1']:.3f}" == "0.053"
     for page, words in {
-        "paper-scale": "AnnealSGD, CTLD, SGD, RMSprop; by the image it is RMSprop, SGD, AnnealSGD, CTLD",
+        "paper-scale": "AnnealSGD, CTLD, SGD, RMSprop, Adam; by the image it is RMSprop, Adam, SGD, AnnealSGD, CTLD",
         "results": "AnnealSGD, at 0.0063 and 0.88",
         "which": "RMSprop's at 0.45",
         "LOG": "AnnealSGD ends at 0.0063",
@@ -101,18 +107,45 @@ def test_what_the_documents_say_of_settings_that_fit():
         assert words in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
 
 
+def curve(study, metric, split):
+    with (PAPER / "tables" / f"{study}-curves.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if (row["metric"], row["split"]) == (metric, split)]
+    return {(row["method"], row["variant"], float(row["step"])): float(row["mean"]) for row in rows}
+
+
+def test_what_the_documents_say_of_santa_and_of_adams_other_rate():
+    mse = curve("sda", "mse", "train")
+    assert f"{mse['santa', 'paper', 4000]:.2f}" == "0.94"
+    with (PAPER / "tables" / "sda-final.csv").open(encoding="utf-8") as file:
+        assert {row["diverged"] for row in csv.DictReader(file) if row["method"] == "santa" and row["metric"]} == {"1"}
+    adam = values("adam", "laptop")
+    assert [f"{adam[name]:.2f}" for name in ("test image_mse of layer 1", "test image_mse")] == ["0.09", "0.54"]
+
+
+def test_what_the_documents_say_of_the_lstm():
+    bits = {place: nats / math.log(2) for place, nats in curve("charrnn", "nats", "test").items()}
+    assert max(step for *_, step in bits) == 18_000
+    assert [f"{bits['ctld', 'paper', step]:.2f}" for step in (9000, 18_000)] == ["5.17", "5.17"]
+    assert [f"{bits[name, 'paper', 18_000]:.2f}" for name in ("adam", "rmsprop")] == ["5.20", "2.27"]
+    page = (ROOT / "docs" / "paper-scale.md").read_text(encoding="utf-8")
+    ctld, sgd = (f"{bits[name, 'laptop', 18_000]:.2f}" for name in ("ctld", "sgd"))
+    assert f"CTLD is where SGD-M is**: {ctld} bits beside {sgd}" in page
+
+
 def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
     """A run that was begun is drawn, and said to be not finished."""
-    page = (PAPER / "report.html").read_text(encoding="utf-8")
-    assert "Missing so far: Adam and Santa." in page
-    assert "Not finished" not in page
+    autoencoder = (PAPER / "report.html").read_text(encoding="utf-8").split("Character-level LSTM</h")[0]
+    assert "Missing so far" not in autoencoder
+    assert "Not finished" not in autoencoder
     copy = tmp_path / "paper"
     shutil.copytree(PAPER, copy)
-    with (copy / "tables" / "sda-curves.csv").open("a", encoding="utf-8") as file:
-        file.write("laptop,test,image_mse,adam,1,0.0,1.9,,,1\nlaptop,test,image_mse,adam,1,1000.0,0.7,,,1\n")
+    curves = copy / "tables" / "sda-curves.csv"
+    lines = [line for line in curves.read_text(encoding="utf-8").splitlines() if ",santa," not in line]
+    lines += ["laptop,test,image_mse,rmsprop,1,0.0,1.9,,,1", "laptop,test,image_mse,rmsprop,1,1000.0,0.7,,,1", ""]
+    curves.write_text("\n".join(lines), encoding="utf-8")
     build(copy, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "Missing so far: Santa. Not finished: Adam (chosen at laptop size)." in page
+    assert "Missing so far: Santa. Not finished: RMSprop (chosen at laptop size)." in page
     assert "Image, test data, chosen at laptop size" in page
 
 

@@ -219,6 +219,23 @@ def test_what_the_page_says_of_thousands_of_rows():
     assert "two fifths of the draws: 4 to 24 half-trips in a split, and a warning in all forty" in page
 
 
+def test_what_the_page_says_of_part_three():
+    root = Path(__file__).parents[2]
+    found = tables.cells(root / "results" / "posterior" / "long" / "regression")["concrete"]
+    assert tables.long_text(found).endswith("40,000 gradients: -0.018 (-0.045 to +0.009): a tie.")
+    rows = found["calibrated"]["final"]
+    few = [row for row in rows if row["half_trips"] < TRIPS]
+    assert len(few) == 1
+    assert few[0]["warned"]
+    assert sum(row["warned"] for row in rows) == 1 + 11
+    for cell in found.values():
+        assert cell["environment"]["dirty"] is False
+        assert len(cell["final"]) == 20
+    page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
+    assert "−0.018 in log-likelihood against the same sampler without it (−0.045 to +0.009)" in page
+    assert "so did eleven that made enough" in page
+
+
 def test_part_three_compares_by_split_and_not_where_there_are_no_draws():
     """Paired: what splits share does not count."""
     split = np.array([-3.0, -2.0, -4.0, -3.5])
@@ -248,5 +265,5 @@ def test_the_page_shows_the_stored_runs(tmp_path):
     page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
     shutil.copytree(root / "results" / "posterior", tmp_path / "posterior")
     made = tables.write(tmp_path / "posterior", tmp_path / "posterior" / "reference")
-    assert len(made) == 10
+    assert len(made) == 11
     assert document(page, made) == page

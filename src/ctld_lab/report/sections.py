@@ -122,7 +122,7 @@ def variant_title(variant: str) -> str:
     known = {
         "tuned": "Tuned at equal cost",
         "paper": "With the paper's learning rates",
-        "laptop": "With the settings that trials at laptop size chose",
+        "laptop": "With settings chosen at laptop size",
     }
     return known.get(variant, variant or "All runs")
 
