@@ -284,6 +284,28 @@ def test_the_findings_are_those_of_the_tables():
     assert all(max(db, key=lambda method: db[method][name]) == "relocation" for name in pictures.FINAL)
 
 
+def test_the_findings_with_256():
+    results = show.load(STORED)
+    found = {place[1:]: each for place, each in show.compare(results).items() if place[0] == 256}
+    words = {pair: word for pair, (_, _, word) in found.items() if word != "undecided"}
+    assert words == {
+        ("ctld-falling", "relocation"): "behind",
+        ("ctld-falling", "ctld-constant"): "tie",
+        ("noisy-adam", "adam"): "tie",
+        ("noisy-adam", "relocation"): "behind",
+        ("relocation", "adam"): "ahead",
+    }
+    assert round(found["relocation", "adam"][0].mean, 2) == 0.66
+    assert round(found["relocation", "adam"][1], 3) == 0.042
+    db = {method: show.decibels(cell) for method, cell in results[256].items()}
+    assert all(max(db, key=lambda method: db[method][name]) == "relocation" for name in pictures.FINAL)
+    gains = {name: db["ctld-falling"][name] - db["ctld-zero"][name] for name in pictures.FINAL}
+    assert round(gains.pop("hubble"), 1) == 3.7
+    assert sum(gains.values()) < 0
+    starts = {method: results[256][method]["final"]["db"]["hubble"] for method in ("ctld-zero", "ctld-falling")}
+    assert max(starts["ctld-zero"]) < min(starts["ctld-falling"])
+
+
 def test_what_was_planned_later_is_corrected_by_itself():
     results = {count: show.load(STORED)[64] for count in (64, 128, 256)}
     found = show.compare(results)

@@ -234,6 +234,34 @@ def test_what_the_page_says_of_part_three():
     page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
     assert "−0.018 in log-likelihood against the same sampler without it (−0.045 to +0.009)" in page
     assert "so did eleven that made enough" in page
+    assert "in the hottest split T rises by 30 %, in the coolest by 2 %" in page
+    assert [round(100 * end(row["depth"] / (1 - row["depth"]) for row in rows)) for end in (max, min)] == [30, 2]
+
+
+def test_what_the_page_says_of_part_three_on_energy():
+    root = Path(__file__).parents[2]
+    found = tables.cells(root / "results" / "posterior" / "long" / "regression")["energy"]
+    assert tables.long_text(found).endswith("40,000 gradients: +0.029 (+0.018 to +0.041): ahead.")
+    rows = found["calibrated"]["final"]
+    assert min(row["half_trips"] for row in rows) == TRIPS
+    assert sum(row["warned"] for row in rows) == 9
+    assert [round(100 * end(row["depth"] / (1 - row["depth"]) for row in rows)) for end in (min, max)] == [4, 9]
+    chosen_by = {
+        name: np.mean([[trial["log_likelihood"] for trial in split] for split in found[name]["tuning"]], axis=0)
+        for name in ("calibrated", "baoab")
+    }
+    assert found["baoab"]["trials"] == [[0.001, 0.3], [0.001, 1.0], [0.004, 0.3], [0.004, 1.0]]
+    assert [f"{gain:.3f}" for gain in chosen_by["calibrated"] - chosen_by["baoab"]] == [
+        "0.032",
+        "0.036",
+        "0.120",
+        "0.052",
+    ]
+    for cell in found.values():
+        assert cell["environment"]["dirty"] is False
+        assert len(cell["final"]) == 20
+    page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
+    assert "0.120 and 0.052 beside 0.032 and 0.036" in page
 
 
 def test_part_three_compares_by_split_and_not_where_there_are_no_draws():
@@ -265,5 +293,5 @@ def test_the_page_shows_the_stored_runs(tmp_path):
     page = (root / "docs" / "posterior.md").read_text(encoding="utf-8")
     shutil.copytree(root / "results" / "posterior", tmp_path / "posterior")
     made = tables.write(tmp_path / "posterior", tmp_path / "posterior" / "reference")
-    assert len(made) == 11
+    assert len(made) == 12
     assert document(page, made) == page
