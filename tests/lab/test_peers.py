@@ -16,7 +16,7 @@ import ctld
 from ctld_lab import data
 from ctld_lab.files import RecordError, read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
-from ctld_lab.peers.methods import EVERY, METHODS, MOVING
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING, OLDER
 from ctld_lab.report.markdown import document
 from ctld_lab.studies import peers
 from ctld_lab.traps.study import cell_path
@@ -182,7 +182,7 @@ def test_every_method_predicts(method, name):
     torch.testing.assert_close(predict(problem.held_out[0]), found)
     again = EVERY[method].train(problem, options, 7)(problem.held_out[0])
     torch.testing.assert_close(again, found)
-    single = {"sgd", "adamw", "sam"}
+    single = {"sgd", "adamw", "adam", "santa", "sam", "swa"}
     assert (len(found) == 1) == (method in single)
 
 
@@ -221,6 +221,52 @@ def test_swag_draws_from_the_gaussian_of_what_sgd_passed(monkeypatch):
     assert away.abs().max() < 4.5
     ratio = draws.var(dim=0) / variance
     assert (ratio - 1.0).abs().max() < 4.5 * math.sqrt(2.0 / len(draws))
+
+
+def test_swa_is_the_mean_of_what_sgd_passed(monkeypatch):
+    seen = []
+    to_vector = nn.utils.parameters_to_vector
+    monkeypatch.setattr(
+        nn.utils, "parameters_to_vector", lambda p: seen.append(to_vector(p).detach().clone()) or seen[-1]
+    )
+    kept = []
+    monkeypatch.setattr(methods, "alone", lambda model: kept.append(to_vector(model.parameters()).detach()))
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=200))
+    methods.swa(problem, {"lr": 0.1, "weight_decay": 0.0}, 0)
+    assert len(seen) == methods.SWAG_RANK
+    torch.testing.assert_close(kept[0], torch.stack(seen).mean(dim=0))
+    assert (kept[0] - seen[-1]).abs().max() > 1e-3  # not where it stopped
+
+
+def test_snapshots_are_taken_where_lr_is_lowest_and_it_goes_up_again(monkeypatch):
+    rates, taken = [], []
+    build, state = methods.momentum_sgd, methods.state
+    made = []
+    monkeypatch.setattr(methods, "momentum_sgd", lambda *given: made.append(build(*given)) or made[-1])
+    monkeypatch.setattr(methods, "state", lambda model: taken.append(len(rates)) or state(model))
+    loss = problems.Problem.loss
+    monkeypatch.setattr(
+        problems.Problem, "loss", lambda *given: rates.append(made[0].param_groups[0]["lr"]) or loss(*given)
+    )
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=60, cycles=3))
+    methods.snapshot(problem, {"lr": 0.1, "weight_decay": 0.0}, 0)
+    assert taken == [20, 40, 60]
+    assert [rates[place - 1] for place in taken] == pytest.approx([0.05 * (1 + math.cos(math.pi * 0.95))] * 3)
+    assert [rates[place] for place in (0, 20, 40)] == pytest.approx([0.1] * 3)
+
+
+def test_santa_anneals_and_then_refines(monkeypatch):
+    made = []
+    create = methods.create
+    monkeypatch.setattr(
+        methods, "create", lambda *given, **more: made.append((create(*given, **more), more)) or made[-1][0]
+    )
+    problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=50))
+    methods.santa(problem, {"lr": 1e-4, "weight_decay": 0.02, "epsilon": 0.3}, 0)
+    sampler, given = made[0]
+    assert given["exploration_steps"] == 10
+    assert (given["num_data"], given["weight_decay"], given["epsilon"]) == (problem.num_data, 0.02, 0.3)
+    assert sampler.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
 
 
 def spied(monkeypatch, method, problem, options, seed=3):
@@ -450,6 +496,25 @@ def test_temperatures_that_move_are_compared_with_a_constant_one():
     assert "| driven α | 1 of 5 diverged | – | ahead: it diverged | 0.02 | 0.02 |" in tables.moving_text(cells)
 
 
+def test_older_methods_are_corrected_by_themselves(tmp_path, monkeypatch):
+    """A p of 0.008 counts four times, not as often as there are peers."""
+    seeds, chosen = np.array([0.1, 0.2, 0.3, 0.4, 0.5]), {"lr": 0.1, "weight_decay": 0.01}
+    near = cell(1.05 + seeds + 0.0228 * np.array([1, -1, 1, -1, 0]), chosen=chosen, trials=[{"nll": 1.0}])
+    peers_too = dict.fromkeys(("sgd", "adamw", "swag"), near)
+    reference = {"final": [{"curve": [{"scaled_nll": 2.0}]}] * 5}
+    stored = dict.fromkeys(OLDER, near) | {"ensemble": cell(1.0 + seeds), study.REFERENCE: reference}
+    assert tables.compare(stored)["swa"][1] == "ahead"
+    assert tables.compare(stored | peers_too)["swa"][1] == "undecided"
+    monkeypatch.setattr(tables, "read", lambda directory, name, method, plan: (stored | peers_too).get(method))
+    made = tables.texts(tmp_path, {"wine": SMOKE["wine"]})
+    assert set(made) == {"wine-older"}
+    assert "| SWA | 1.3500 ± " in made["wine-older"]
+    assert "| ahead |" in made["wine-older"]
+    assert "SGD-M" not in made["wine-older"]
+    stored.pop("adam")
+    assert not tables.texts(tmp_path, {"wine": SMOKE["wine"]})
+
+
 def test_seconds_of_different_machines_are_not_set_side_by_side():
     """A file's environment is of whoever began it; a run that was made elsewhere says so itself."""
     here, there = {"environment": {"machine": "A"}}, {"environment": {"machine": "B"}}
@@ -625,7 +690,9 @@ def test_stored_runs_are_complete_and_named():
         cells = tables.load(ROOT / "results" / "peers", name, plan)
         wanted = {method for method, row in METHODS.items() if name not in row.not_for} | {study.REFERENCE}
         planned = {method for method, row in MOVING.items() if name not in row.not_for}
-        if set(cells) != wanted or set(tables.load(ROOT / "results" / "peers", name, plan, MOVING)) != planned:
+        older = tables.load(ROOT / "results" / "peers", name, plan, OLDER)
+        moving = tables.load(ROOT / "results" / "peers", name, plan, MOVING)
+        if set(cells) != wanted or set(moving) != planned or set(older) != set(OLDER):
             left.append(name)
     (line,) = [line for line in page.splitlines() if line.startswith("Not run yet:")] or [""]
     assert [name for name in peers.PLANS["laptop"] if f"`{name}`" in line] == left

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from ctld import create
@@ -36,6 +36,7 @@ SAMPLES = 20  # of methods that draw networks from a distribution
 DEEP = 3  # members of the deep ensemble that shares the gradients of one
 KEPT = 6  # of the sampler without N: as many as there are cycles
 SWAG_FROM, SWAG_RATE, SWAG_RANK = 0.75, 0.2, 20  # share of the steps before averaging, lr after it; networks averaged
+SANTA_SHARE = 0.2  # of the steps, before it refines, as in the study of ensembles
 NEVER_COLD = "no step was cold when a draw was due"
 CSGHMC_SHARE, CSGHMC_SAMPLES = 0.8, 3  # of a cycle before sampling, as in its paper; samples of each cycle
 
@@ -65,6 +66,29 @@ def adamw(problem: Problem, options: Options, seed: int) -> Predict:
     model = problem.model(seed)
     optimizer = torch.optim.AdamW(model.parameters(), options["lr"], weight_decay=options["weight_decay"], fused=True)
     descend(problem, model, plain(optimizer, CosineAnnealingLR(optimizer, problem.size.steps)), seed)
+    return alone(model)
+
+
+def adam(problem: Problem, options: Options, seed: int) -> Predict:
+    """Weight decay is part of the gradient (Kingma and Ba 2015)."""
+    model = problem.model(seed)
+    optimizer = torch.optim.Adam(model.parameters(), options["lr"], weight_decay=options["weight_decay"], fused=True)
+    descend(problem, model, plain(optimizer, CosineAnnealingLR(optimizer, problem.size.steps)), seed)
+    return alone(model)
+
+
+def santa(problem: Problem, options: Options, seed: int) -> Predict:
+    """Anneals while it explores, then refines with lr along half a cosine (Chen et al. 2016)."""
+    model, steps = problem.model(seed), problem.size.steps
+    explored = round(SANTA_SHARE * steps)
+    given = {name: options[name] for name in ("lr", "weight_decay", "epsilon")}
+    about: dict[str, Any] = {"num_data": problem.num_data, "seed": stream_seed(seed, "noise")}
+    optimizer: Any = create("santa", model.parameters(), exploration_steps=explored, **given, **about)
+
+    def rate(step: int) -> float:
+        return 0.5 * (1.0 + math.cos(math.pi * max(0, step - explored) / (steps - explored)))
+
+    descend(problem, model, plain(optimizer, LambdaLR(optimizer, rate)), seed)
     return alone(model)
 
 
@@ -106,6 +130,27 @@ def dropout(problem: Problem, options: Options, seed: int) -> Predict:
 
 def swag(problem: Problem, options: Options, seed: int) -> Predict:
     """A Gaussian along the last quarter of SGD, diagonal and of rank 20, half of each (Maddox et al. 2019)."""
+    model, along = _along_sgd(problem, options, seed)
+    mean, away = along.mean(dim=0), along - along.mean(dim=0)
+    generator = torch.Generator().manual_seed(stream_seed(seed, "noise"))
+    members = []
+    for _ in range(SAMPLES):
+        own = torch.randn(len(mean), generator=generator) * along.var(dim=0, correction=0).sqrt()
+        shared = torch.randn(len(along), generator=generator) @ away / math.sqrt(len(along) - 1)
+        nn.utils.vector_to_parameters(mean + 0.5**0.5 * (own + shared), model.parameters())
+        members.append(state(model))
+    return together(model, members)
+
+
+def swa(problem: Problem, options: Options, seed: int) -> Predict:
+    """The mean of the weights that SWAG has its Gaussian around (Izmailov et al. 2018)."""
+    model, along = _along_sgd(problem, options, seed)
+    nn.utils.vector_to_parameters(along.mean(dim=0), model.parameters())
+    return alone(model)
+
+
+def _along_sgd(problem: Problem, options: Options, seed: int) -> tuple[Any, Tensor]:
+    """A network, and the weights of twenty that SGD passed in the last quarter of its steps."""
     model, steps = problem.model(seed), problem.size.steps
     optimizer = momentum_sgd(model, options)
     schedule, places = _down_and_along(optimizer, steps)
@@ -116,16 +161,7 @@ def swag(problem: Problem, options: Options, seed: int) -> Predict:
             seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
 
     descend(problem, model, plain(optimizer, schedule), seed, after=after)
-    along = torch.stack(seen)
-    mean, away = along.mean(dim=0), along - along.mean(dim=0)
-    generator = torch.Generator().manual_seed(stream_seed(seed, "noise"))
-    members = []
-    for _ in range(SAMPLES):
-        own = torch.randn(len(mean), generator=generator) * along.var(dim=0, correction=0).sqrt()
-        shared = torch.randn(len(along), generator=generator) @ away / math.sqrt(len(along) - 1)
-        nn.utils.vector_to_parameters(mean + 0.5**0.5 * (own + shared), model.parameters())
-        members.append(state(model))
-    return together(model, members)
+    return model, torch.stack(seen)
 
 
 def ivon(problem: Problem, options: Options, seed: int) -> Predict:
@@ -198,6 +234,14 @@ def deep(problem: Problem, options: Options, seed: int) -> Predict:
     steps = problem.size.steps // DEEP
     models = [by_sgd(problem, options, seed, steps=steps, member=member) for member in range(DEEP)]
     return together(models[0], map(state, models))
+
+
+def snapshot(problem: Problem, options: Options, seed: int) -> Predict:
+    """The network at the end of each of several cosines, one after the other (Huang et al. 2017)."""
+    model, each = problem.model(seed), problem.size.steps // problem.size.cycles
+    optimizer = momentum_sgd(model, options)
+    places = {each * place for place in range(1, problem.size.cycles + 1)}
+    return _sampled(problem, model, optimizer, seed, places, CosineAnnealingWarmRestarts(optimizer, each))
 
 
 def csghmc(problem: Problem, options: Options, seed: int) -> Predict:
@@ -282,14 +326,16 @@ def _down_and_along(optimizer: torch.optim.Optimizer, steps: int) -> tuple[Lambd
     return LambdaLR(optimizer, rate), places
 
 
-def _sampled(problem: Problem, model: nn.Module, optimizer: Any, seed: int, places: set[int]) -> Predict:
+def _sampled(
+    problem: Problem, model: nn.Module, optimizer: Any, seed: int, places: set[int], schedule: Any = None
+) -> Predict:
     members: list[dict[str, Tensor]] = []
 
     def after(step: int) -> None:
         if step in places:
             members.append(state(model))
 
-    descend(problem, model, plain(optimizer), seed, after=after)
+    descend(problem, model, plain(optimizer, schedule), seed, after=after)
     return together(model, members)
 
 
@@ -325,7 +371,14 @@ MOVING: dict[str, Method] = {
     for title, name in _MOVING_ALPHA.items()
 }
 """A question of its own, beside the peers: does it help to let the temperature move?"""
-EVERY = METHODS | MOVING
+OLDER: dict[str, Method] = {
+    "swa": Method("SWA", swa),
+    "snapshot": Method("snapshot ensemble", snapshot),
+    "adam": Method("Adam", adam, rates="adam"),
+    "santa": Method("Santa", santa, rates="santa", third="epsilon"),
+}
+"""What the study of ensembles has beside these, and had not tuned the weight decay of together with all others."""
+EVERY = METHODS | MOVING | OLDER
 
 
 def check_packages(methods: Iterable[str]) -> None:

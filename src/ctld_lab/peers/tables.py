@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ctld_lab.files import write_bytes
-from ctld_lab.peers.methods import EVERY, METHODS, MOVING, NEVER_COLD
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING, NEVER_COLD, OLDER
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
 from ctld_lab.report.markdown import table
@@ -54,7 +54,7 @@ def compare(cells: Cells, metric: str = "nll", ours: str = OURS) -> dict[str, tu
 def machines(cells: Cells) -> set[str]:
     """Those that made the final runs; seconds of one say nothing about another's."""
     runs = [
-        (run, cell.get("environment", {})) for name, cell in cells.items() if name in METHODS for run in cell["final"]
+        (run, cell.get("environment", {})) for name, cell in cells.items() if name in EVERY for run in cell["final"]
     ]
     return {str(run.get("machine") or environment.get("machine")) for run, environment in runs}
 
@@ -69,7 +69,7 @@ def results_text(cells: Cells) -> str:
     """One line for each method, the lowest nll first; with the processor's seconds, where one machine did it all."""
     compared = compare(cells) if OURS in cells else {}
     timed, rows = len(machines(cells)) == 1, []
-    for method in sorted((name for name in cells if name in METHODS), key=lambda name: _order(cells[name])):
+    for method in sorted((name for name in cells if name in EVERY), key=lambda name: _order(cells[name])):
         cell = cells[method]
         diverged = sum(not math.isfinite(value) for value in values(cell, "nll"))
         verdict = compared[method][1] if method in compared else ""
@@ -77,7 +77,7 @@ def results_text(cells: Cells) -> str:
         if diverged:
             rows.append(
                 [
-                    METHODS[method].title,
+                    EVERY[method].title,
                     f"{diverged} of {len(cell['final'])} {_fate(cell)}",
                     verdict,
                     *["–"] * 4,
@@ -88,7 +88,7 @@ def results_text(cells: Cells) -> str:
         counted = worth(cells, method) if REFERENCE in cells else []
         rows.append(
             [
-                METHODS[method].title,
+                EVERY[method].title,
                 _shown(values(cell, "nll"), 4),
                 verdict,
                 _shown(values(cell, "scaled_nll"), 4),
@@ -158,7 +158,7 @@ def strange_text(cells: Cells) -> str:
 def chosen_text(cells: Cells, plan: Plan) -> str:
     """What the trials chose, with a star at an end of what was searched."""
     rows = []
-    for method in (name for name in METHODS if name in cells):
+    for method in (name for name in EVERY if name in cells):
         ranges, entries = plan.searched(method), []
         for name, value in cells[method]["chosen"].items():
             low, high = ranges[name]
@@ -166,7 +166,7 @@ def chosen_text(cells: Cells, plan: Plan) -> str:
             entries.append(f"{name} {value:.3g}" + ("\\*" if at_end else ""))
         best = min(float(trial["nll"]) for trial in cells[method]["trials"])
         told = f"{best:.4f}" if math.isfinite(best) else f"all trials {_fate(cells[method])}"
-        rows.append([METHODS[method].title, ", ".join(entries), told])
+        rows.append([EVERY[method].title, ", ".join(entries), told])
     return table(["method", "chosen", "validation nll"], rows)
 
 
@@ -177,6 +177,10 @@ def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
         moving = load(directory, name, plan, (CONSTANT, *MOVING))
         if len(moving) == len(MOVING) + 1:
             found[f"{name}-moving"] = moving_text(moving)
+        older = load(directory, name, plan, (OURS, *OLDER, REFERENCE))
+        if len(older) == len(OLDER) + 2:
+            chosen = {method: cell for method, cell in older.items() if method in OLDER}
+            found[f"{name}-older"] = f"{results_text(older)}\n\n{chosen_text(chosen, plan)}"
         cells = load(directory, name, plan)
         if cells.keys() >= {REFERENCE, *(method for method, row in METHODS.items() if name not in row.not_for)}:
             found[name] = results_text(cells)

@@ -1,7 +1,8 @@
 """Peers: cycles beside what else turns one budget of gradients into a prediction with an uncertainty.
 
 varied   the method: `ctld.Ensemble` with three kinds of T, cyclical SGHMC, TACT-HMC, replica exchange, SGD-M, AdamW, SAM,
-         MC dropout, SWAG, IVON, two of Laplace's approximations, a deep ensemble, SGHMC without N
+         MC dropout, SWAG, IVON, two of Laplace's approximations, a deep ensemble, SGHMC without N; beside them temperatures
+         that move, and SWA, snapshot ensembles, Adam and Santa
 tuned    lr, weight decay, and a third option where a method has one: eight trials each, by validation nll
 fixed    the number of gradients, networks, batches, momentum 0.9
 
@@ -26,20 +27,26 @@ DIGITS = SHARED | {
     "lr of sgd": (0.03, 0.3), "lr of adamw": (2e-4, 2e-3), "lr of ivon": (0.1, 1.0),
     "weight_decay of sgd": (1e-4, 1e-2), "weight_decay of adamw": (0.05, 5.0), "weight_decay of ivon": (1e-4, 1e-2),
     "temperature": (1e-3, 1e-1),
+    "lr of adam": (2e-4, 2e-3), "weight_decay of adam": (1e-4, 1e-2),
+    "lr of santa": (3e-7, 3e-6), "weight_decay of santa": (1e-4, 1e-2), "epsilon": (1e-3, 1e-1),
 }  # fmt: skip
 ALL_DIGITS = DIGITS | {
     "weight_decay of sgd": (1e-5, 1e-3), "weight_decay of adamw": (0.02, 2.0), "weight_decay of ivon": (1e-5, 1e-3),
-    "temperature": (3e-3, 3e-1),
+    "temperature": (3e-3, 3e-1), "weight_decay of adam": (1e-5, 1e-3), "weight_decay of santa": (1e-5, 1e-3),
 }  # fmt: skip
 WINE = SHARED | {
     "lr of sgd": (0.01, 0.1), "lr of adamw": (3e-4, 3e-3), "lr of ivon": (0.03, 0.3),
     "weight_decay of sgd": (1e-3, 1e-1), "weight_decay of adamw": (0.03, 3.0), "weight_decay of ivon": (1e-3, 1e-1),
     "temperature": (1e-2, 1.0),
+    "lr of adam": (3e-4, 3e-3), "weight_decay of adam": (1e-3, 1e-1),
+    "lr of santa": (1e-4, 1e-3), "weight_decay of santa": (1e-3, 1e-1), "epsilon": (1e-2, 1.0),
 }  # fmt: skip
 TEXT = SHARED | {
     "lr of sgd": (0.6, 6.0), "lr of adamw": (2e-3, 2e-2), "lr of ivon": (0.6, 6.0),
     "weight_decay of sgd": (1e-7, 1e-5), "weight_decay of adamw": (1e-3, 0.1), "weight_decay of ivon": (1e-7, 1e-5),
     "temperature": (1e-2, 1.0),
+    "lr of adam": (2e-3, 2e-2), "weight_decay of adam": (1e-7, 1e-5),
+    "lr of santa": (1e-4, 1e-3), "weight_decay of santa": (1e-7, 1e-5), "epsilon": (1e-4, 1e-2),
 }  # fmt: skip
 
 SMALL = {"trials": 2, "seeds": 2, "reference": 2, "small": True}
