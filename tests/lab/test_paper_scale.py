@@ -130,6 +130,12 @@ def test_what_the_documents_say_of_the_lstm():
     page = (ROOT / "docs" / "paper-scale.md").read_text(encoding="utf-8")
     ctld, sgd = (f"{bits[name, 'laptop', 18_000]:.2f}" for name in ("ctld", "sgd"))
     assert f"CTLD is where SGD-M is**: {ctld} bits beside {sgd}" in page
+    before, last, adam = (
+        f"{bits[name, 'laptop', step]:.2f}"
+        for name, step in (("rmsprop", 16_200), ("rmsprop", 18_000), ("adam", 18_000))
+    )
+    assert f"is at {before} before the last evaluation and at {last} at it" in page
+    assert f"comes to {adam}, which is better than at the paper's 0.03" in page
 
 
 def test_a_figure_has_what_was_run_and_names_what_was_not(tmp_path):
