@@ -57,13 +57,11 @@ def compare(results: Results) -> dict[tuple[int, str, str], tuple[Estimate, floa
     for count, one, other in places:
         mine, others = decibels(results[count][one]), decibels(results[count][other])
         found[count, one, other] = estimate([mine[name] - others[name] for name in mine])
-    corrected: dict[str, float] = {}
+    corrected: dict[tuple[int, str, str], float] = {}
     for later in (False, True):
         family = [place for place in places if (place[0] in LATER) == later]
-        corrected |= holm({str(place): found[place].probability for place in family})
-    return {
-        place: (found[place], corrected[str(place)], _verdict(found[place], corrected[str(place)])) for place in places
-    }
+        corrected |= holm({place: found[place].probability for place in family})
+    return {place: (found[place], corrected[place], _verdict(found[place], corrected[place])) for place in places}
 
 
 def _verdict(difference: Estimate, p: float) -> str:

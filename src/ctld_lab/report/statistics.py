@@ -6,11 +6,14 @@ compared with, and *undecided* otherwise. Against the best of many, p values are
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from scipy import stats
+
+Name = TypeVar("Name", bound=Hashable)
 
 LEVEL = 0.95
 MARGIN = 0.05
@@ -112,9 +115,10 @@ def within_margin(difference: Estimate, reference: float) -> str:
     return TIE if -margin <= difference.low and difference.high <= margin else UNDECIDED
 
 
-def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+def holm(probabilities: Mapping[Name, float]) -> dict[Name, float]:
     """p values, each corrected for how many there are (Holm 1979)."""
-    found, largest = {}, 0.0
+    found: dict[Name, float] = {}
+    largest = 0.0
     for place, name in enumerate(sorted(probabilities, key=lambda name: probabilities[name])):
         largest = max(largest, (len(probabilities) - place) * probabilities[name])
         found[name] = min(1.0, largest)

@@ -36,6 +36,9 @@ PROBLEMS: Mapping[str, Callable[[], Problem]] = {
     "relu12-batch": lambda: SampledTeacherStudent(12),
     "rbf48": lambda: RBF(48),
     "relu24": lambda: TeacherStudent(24),
+    "rbf32-batch": lambda: SampledRBF(32, coldest=1e-3),
+    "relu16-batch": lambda: SampledTeacherStudent(16, batch=64, rates=(0.025, 0.05, 0.1), coldest=1e-5),
+    "relu24-batch": lambda: SampledTeacherStudent(24, batch=128, rates=(0.025, 0.05, 0.1), coldest=1e-5),
 }
 """In the order in which they are computed."""
 

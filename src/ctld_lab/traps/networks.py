@@ -60,11 +60,12 @@ class SampledRBF(RBF):
     points = 1000
     batch = 32
 
-    def __init__(self, centres: int) -> None:
+    def __init__(self, centres: int, *, coldest: float | None = None) -> None:
         super().__init__(centres)
         self.name += "-batch"
         self.title += ", minibatches"
         self.rates = (0.005, 0.01, 0.02)
+        self.coldest = coldest or self.coldest
 
     def draw(self, replicas: int, generator: torch.Generator) -> Instance:
         teachers, constant = super().draw(replicas, generator)
@@ -146,15 +147,28 @@ class TeacherStudent(Problem):
 
 
 class SampledTeacherStudent(TeacherStudent):
-    """The same network, its loss estimated from 32 fresh inputs at every step."""
+    """The same network, its loss estimated from fresh inputs at every step.
+
+    The more units, the more inputs a step takes: with as few as for twelve units descent blows up at every rate that gets
+    anywhere within the budget.
+    """
 
     exact = False
-    batch = 32
 
-    def __init__(self, units: int) -> None:
+    def __init__(
+        self,
+        units: int,
+        *,
+        batch: int = 32,
+        rates: tuple[float, float, float] | None = None,
+        coldest: float | None = None,
+    ) -> None:
         super().__init__(units)
         self.name += "-batch"
         self.title += ", minibatches"
+        self.batch = batch
+        self.rates = rates or self.rates
+        self.coldest = coldest or self.coldest
 
     def gradient(self, instance: Instance, theta: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         k = self.units
