@@ -108,9 +108,10 @@ wheel: .venv/wheel.stamp
 	@touch $@
 
 # laplace-torch and backpack name torchvision, which they do not import, and whose wheel must fit torch's: hence what is imported.
+# Of torch-uncertainty one file is.
 .venv/peers.stamp: .venv/test.stamp
 	$(INSTALL) ivon-opt pytorch-optimizer opt-einsum einconv einops linear_operator tqdm unfoldNd
-	$(INSTALL) --no-deps laplace-torch asdfghjkl==0.1a4 backpack-for-pytorch curvlinops-for-pytorch
+	$(INSTALL) --no-deps laplace-torch asdfghjkl==0.1a4 backpack-for-pytorch curvlinops-for-pytorch torch-uncertainty
 	@touch $@
 
 .venv/integrations.stamp: .venv/test.stamp

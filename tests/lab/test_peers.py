@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import ctld
 from ctld_lab import data
 from ctld_lab.files import RecordError, read_json
 from ctld_lab.peers import methods, problems, scores, study, tables
-from ctld_lab.peers.methods import EVERY, METHODS, MOVING, OLDER
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING, OLDER, THEIRS
 from ctld_lab.report.markdown import document
 from ctld_lab.studies import peers
 from ctld_lab.traps.study import cell_path
@@ -267,6 +268,28 @@ def test_santa_anneals_and_then_refines(monkeypatch):
     assert given["exploration_steps"] == 10
     assert (given["num_data"], given["weight_decay"], given["epsilon"]) == (problem.num_data, 0.02, 0.3)
     assert sampler.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.skipif(not available("tu_sghmc"), reason="needs a package of `make peers`")
+def test_torch_uncertaintys_file_is_taken_alone_and_knows_no_n():
+    """Its noise is that of 10,000 data at T = 1, whatever there are; and it burns in by tensors, not by steps."""
+    kind = methods._sghmc_of_torch_uncertainty()
+    assert kind.__module__ == "sghmc"
+    assert "torch_uncertainty" not in sys.modules
+    weights = [torch.zeros(20_000, requires_grad=True) for _ in range(4)]
+    optimizer = kind(weights, lr=0.1)
+    torch.manual_seed(0)
+    for _ in range(50):
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    assert optimizer.burnt_in == optimizer.burn_in_steps == 200
+    velocity = optimizer.state[weights[0]]["momentum"]
+    before = velocity.clone()
+    optimizer.step()
+    noise = velocity - 0.95 * before
+    # (2 lr² M C − lr⁴) T/N with M = 1/√v̂, v̂ = 1, C = 0.05; T/N = 1e-4. Twenty thousand draws know a variance to 1 %.
+    assert noise.var() / (2 * 0.1**2 * 0.05 - 0.1**4) == pytest.approx(1e-4, rel=0.04)
 
 
 def spied(monkeypatch, method, problem, options, seed=3):
@@ -690,9 +713,10 @@ def test_stored_runs_are_complete_and_named():
         cells = tables.load(ROOT / "results" / "peers", name, plan)
         wanted = {method for method, row in METHODS.items() if name not in row.not_for} | {study.REFERENCE}
         planned = {method for method, row in MOVING.items() if name not in row.not_for}
-        older = tables.load(ROOT / "results" / "peers", name, plan, OLDER)
+        expected = {method for method, row in (OLDER | THEIRS).items() if name not in row.not_for}
+        later = tables.load(ROOT / "results" / "peers", name, plan, expected)
         moving = tables.load(ROOT / "results" / "peers", name, plan, MOVING)
-        if set(cells) != wanted or set(moving) != planned or set(older) != set(OLDER):
+        if set(cells) != wanted or set(moving) != planned or set(later) != expected:
             left.append(name)
     (line,) = [line for line in page.splitlines() if line.startswith("Not run yet:")] or [""]
     assert [name for name in peers.PLANS["laptop"] if f"`{name}`" in line] == left

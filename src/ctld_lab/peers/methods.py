@@ -4,6 +4,9 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -271,8 +274,38 @@ def without_n(problem: Problem, options: Options, seed: int) -> Predict:
     model, steps = problem.model(seed), problem.size.steps
     given: dict[str, Any] = {"lr": options["lr"], "momentum": MOMENTUM, "weight_decay": options["weight_decay"]}
     optimizer = create("sghmc", model.parameters(), num_data=1, seed=stream_seed(seed, "noise"), **given)
-    places = {steps - round(0.5 * steps * place / KEPT) for place in range(KEPT)}
-    return _sampled(problem, model, optimizer, seed, places)
+    return _sampled(problem, model, optimizer, seed, _second_half(steps))
+
+
+def theirs(problem: Problem, options: Options, seed: int) -> Predict:
+    """torch-uncertainty's SGHMC as it comes, but for lr and weight decay; members as of `without_n`.
+
+    Its noise knows no N: the variance is multiplied by `noise_factor`² = 1e-4, which is right for 10,000 data and no others.
+    """
+    model, steps = problem.model(seed), problem.size.steps
+    optimizer = _sghmc_of_torch_uncertainty()(
+        model.parameters(), lr=options["lr"], weight_decay=options["weight_decay"]
+    )
+    with torch.random.fork_rng(devices=[]):  # its noise is of torch's global stream
+        torch.manual_seed(stream_seed(seed, "noise"))
+        return _sampled(problem, model, optimizer, seed, _second_half(steps))
+
+
+def _sghmc_of_torch_uncertainty() -> Callable[..., torch.optim.Optimizer]:
+    """From the one file that it is in: to import the package takes Lightning, and a torchvision that fits torch."""
+    package = importlib.util.find_spec("torch_uncertainty")
+    assert package is not None, "check_packages comes first"
+    assert package.origin is not None
+    loader = SourceFileLoader("sghmc", str(Path(package.origin).parent / "optim" / "sghmc.py"))
+    module = ModuleType(loader.name)
+    loader.exec_module(module)
+    optimizer: Callable[..., torch.optim.Optimizer] = module.SGHMC
+    return optimizer
+
+
+def _second_half(steps: int) -> set[int]:
+    """The steps after which samplers that know no cycles are asked for a network."""
+    return {steps - round(0.5 * steps * place / KEPT) for place in range(KEPT)}
 
 
 def tact_hmc(problem: Problem, options: Options, seed: int) -> Predict:
@@ -339,7 +372,12 @@ def _sampled(
     return together(model, members)
 
 
-PACKAGES = {"ivon": "ivon-opt", "laplace": "laplace-torch", "pytorch_optimizer": "pytorch-optimizer"}
+PACKAGES = {
+    "ivon": "ivon-opt",
+    "laplace": "laplace-torch",
+    "pytorch_optimizer": "pytorch-optimizer",
+    "torch_uncertainty": "torch-uncertainty",
+}
 METHODS: dict[str, Method] = {
     "ensemble": Method("ctld.Ensemble", cycles("auto")),
     "ensemble_tuned": Method("ctld.Ensemble, T tuned", cycles("tuned"), third="temperature"),
@@ -378,7 +416,17 @@ OLDER: dict[str, Method] = {
     "santa": Method("Santa", santa, rates="santa", third="epsilon"),
 }
 """What the study of ensembles has beside these, and had not tuned the weight decay of together with all others."""
-EVERY = METHODS | MOVING | OLDER
+THEIRS: dict[str, Method] = {
+    "tu_sghmc": Method(
+        "SGHMC of torch-uncertainty",
+        theirs,
+        rates="tu_sghmc",
+        module="torch_uncertainty",
+        not_for=("digits60k", "text"),
+    ),
+}
+"""The warning example itself, for which `without_n` had stood."""
+EVERY = METHODS | MOVING | OLDER | THEIRS
 
 
 def check_packages(methods: Iterable[str]) -> None:

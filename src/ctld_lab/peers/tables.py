@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ctld_lab.files import write_bytes
-from ctld_lab.peers.methods import EVERY, METHODS, MOVING, NEVER_COLD, OLDER
+from ctld_lab.peers.methods import EVERY, METHODS, MOVING, NEVER_COLD, OLDER, THEIRS
 from ctld_lab.peers.scores import equivalent
 from ctld_lab.peers.study import REFERENCE, Plan, read
 from ctld_lab.report.markdown import table
@@ -177,10 +177,12 @@ def texts(directory: Path, plans: Mapping[str, Plan]) -> dict[str, str]:
         moving = load(directory, name, plan, (CONSTANT, *MOVING))
         if len(moving) == len(MOVING) + 1:
             found[f"{name}-moving"] = moving_text(moving)
-        older = load(directory, name, plan, (OURS, *OLDER, REFERENCE))
-        if len(older) == len(OLDER) + 2:
-            chosen = {method: cell for method, cell in older.items() if method in OLDER}
-            found[f"{name}-older"] = f"{results_text(older)}\n\n{chosen_text(chosen, plan)}"
+        for group, planned in (("older", OLDER), ("theirs", THEIRS)):
+            wanted = [method for method, row in planned.items() if name not in row.not_for]
+            later = load(directory, name, plan, (OURS, *wanted, REFERENCE))
+            if wanted and len(later) == len(wanted) + 2:
+                chosen = {method: later[method] for method in wanted}
+                found[f"{name}-{group}"] = f"{results_text(later)}\n\n{chosen_text(chosen, plan)}"
         cells = load(directory, name, plan)
         if cells.keys() >= {REFERENCE, *(method for method, row in METHODS.items() if name not in row.not_for)}:
             found[name] = results_text(cells)

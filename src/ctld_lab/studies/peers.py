@@ -2,7 +2,7 @@
 
 varied   the method: `ctld.Ensemble` with three kinds of T, cyclical SGHMC, TACT-HMC, replica exchange, SGD-M, AdamW, SAM,
          MC dropout, SWAG, IVON, two of Laplace's approximations, a deep ensemble, SGHMC without N; beside them temperatures
-         that move, and SWA, snapshot ensembles, Adam and Santa
+         that move, SWA, snapshot ensembles, Adam and Santa, and SGHMC as torch-uncertainty has it
 tuned    lr, weight decay, and a third option where a method has one: eight trials each, by validation nll
 fixed    the number of gradients, networks, batches, momentum 0.9
 
@@ -29,6 +29,7 @@ DIGITS = SHARED | {
     "temperature": (1e-3, 1e-1),
     "lr of adam": (2e-4, 2e-3), "weight_decay of adam": (1e-4, 1e-2),
     "lr of santa": (3e-7, 3e-6), "weight_decay of santa": (1e-4, 1e-2), "epsilon": (1e-3, 1e-1),
+    "lr of tu_sghmc": (1e-3, 1e-2), "weight_decay of tu_sghmc": (1e-4, 1e-2),
 }  # fmt: skip
 ALL_DIGITS = DIGITS | {
     "weight_decay of sgd": (1e-5, 1e-3), "weight_decay of adamw": (0.02, 2.0), "weight_decay of ivon": (1e-5, 1e-3),
@@ -40,6 +41,7 @@ WINE = SHARED | {
     "temperature": (1e-2, 1.0),
     "lr of adam": (3e-4, 3e-3), "weight_decay of adam": (1e-3, 1e-1),
     "lr of santa": (1e-4, 1e-3), "weight_decay of santa": (1e-3, 1e-1), "epsilon": (1e-2, 1.0),
+    "lr of tu_sghmc": (5e-4, 5e-3), "weight_decay of tu_sghmc": (1e-3, 1e-1),
 }  # fmt: skip
 TEXT = SHARED | {
     "lr of sgd": (0.6, 6.0), "lr of adamw": (2e-3, 2e-2), "lr of ivon": (0.6, 6.0),
