@@ -1,8 +1,10 @@
 """Ensemble: the promise of its first lines, that it is its parts put together, resumes to the bit, and notices a collapse."""
 
+import contextlib
 import copy
 import math
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -220,7 +222,9 @@ def test_groups_batch_norm_and_dicts(tmp_path):
 @pytest.mark.parametrize("tempering", ["constant", "falling", "driven", "calibrated", "paper"])
 def test_temperings_by_name(tempering):
     problem = Classification()
-    ensemble = build(problem, tempering=tempering, temperature="auto")
+    rests = pytest.warns(UserWarning, match="the warm-up of 100 steps takes the exploration of the first 9 cycles")
+    with rests if tempering == "calibrated" else contextlib.nullcontext():
+        ensemble = build(problem, tempering=tempering, temperature="auto")
     ratios = []
     for step in range(25):
         ratios.append(ensemble.optimizer.temperature_ratio)
@@ -233,6 +237,21 @@ def test_temperings_by_name(tempering):
     if tempering == "driven":
         assert max(ratios[:12]) == pytest.approx(1 / 0.15)
     assert len(ensemble) == 1
+
+
+@pytest.mark.parametrize(
+    ("total", "cycles", "warm_up"), [(6000, 6, 600), (2000, 2, 300), (100_000, 4, 4000), (60, 3, 100)]
+)
+def test_the_warm_up_of_the_calibrated_one_leaves_cycles_to_it(total, cycles, warm_up):
+    """Its own 4,000 steps would be all the exploration of six cycles, and α would rest at 0 to the end."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        ensemble = Ensemble(
+            Classification().model, 0.05, 96, total, cycles=cycles, temperature=0.01, tempering="calibrated", seed=0
+        )
+    assert ensemble.optimizer.tempering.warm_up_steps == warm_up
+    short = ensemble.exploration_steps < warm_up
+    assert [("takes the exploration of the first" in str(one.message)) for one in said] == [True] * short
 
 
 # ---- collapse ----

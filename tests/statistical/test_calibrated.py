@@ -261,7 +261,30 @@ def test_what_does_not_fit_is_said():
         tempering.begin(float(value), 0.0)
     assert tempering.remark is None
     tempering.begin(float(values[-1]), 0.0)
-    assert re.search(r"does not fit into this exploration.*half-trips.*Tempering\.driven", tempering.remark)
+    assert re.search(r"may not fit into this exploration.*half-trips.*Tempering\.driven", tempering.remark)
+
+
+def test_a_warm_up_of_several_cycles_is_said_before_they_are_lost():
+    with pytest.warns(
+        UserWarning, match=r"warm-up of 4000 steps takes the exploration of the first 7 cycles, 600 steps"
+    ):
+        Tempering.calibrated().prepare(Exploration(1.0, 0.0, 600, cycles=True))
+    Tempering.calibrated(warm_up=600).prepare(Exploration(1.0, 0.0, 600, cycles=True))  # a warning would be an error
+
+
+def test_trips_that_come_after_all_are_said(caplog):
+    """The promise is a lower bound: who has been warned wants to know that it was for nothing."""
+    steps, values = 9000, np.random.default_rng(0).standard_normal(9000)
+    tempering = Tempering.calibrated(0.3, warm_up=200)
+    tempering.prepare(Exploration(1.0, 0.0, steps, integrator="baoab"))
+    with caplog.at_level(logging.INFO, "ctld"):
+        for step, value in enumerate(values, 1):
+            tempering.begin(float(value), float(values[-step]))
+            if step == 300:
+                tempering._trips.warned = True
+            assert ("after all" in caplog.text) == (step == steps)
+    assert tempering.half_trips >= 20
+    assert f"made {tempering.half_trips} half-trips after all" in caplog.text
 
 
 def test_correlation_time():
@@ -304,7 +327,8 @@ def test_noise_that_is_nearly_all_does_not_pass_for_correlation():
 def test_cycles_are_planned_one_by_one(caplog):
     """α begins at 0 in each: trips have to fit into one; and the warm-up may take several."""
     tempering = Tempering.calibrated(warm_up=1000)
-    tempering.prepare(Exploration(1.0, 0.0, 600, cycles=True, integrator="baoab"))
+    with pytest.warns(UserWarning, match="the exploration of the first 2 cycles"):
+        tempering.prepare(Exploration(1.0, 0.0, 600, cycles=True, integrator="baoab"))
     with caplog.at_level(logging.INFO, "ctld"):
         for step, value in enumerate(np.random.default_rng(0).standard_normal(999), 1):
             tempering.begin(float(value), 0.1)

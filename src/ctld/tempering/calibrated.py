@@ -149,7 +149,13 @@ class CalibratedTempering(TemperatureControl):
         self._euler = exploration.integrator == "euler"
         if not exploration.cycles:  # else nobody knows how much exploration there will be
             self._warm_up = WarmUp(self._least_warm_up, exploration.steps // 2)
-        if exploration.steps <= self.warm_up_steps and not exploration.cycles:
+        if exploration.cycles and exploration.steps < self.warm_up_steps:
+            warn_user(
+                f"the warm-up of {self.warm_up_steps} steps takes the exploration of the first "
+                f"{math.ceil(self.warm_up_steps / exploration.steps)} cycles, {exploration.steps} steps each: the temperature "
+                "stays at T until then. Give Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
+            )
+        elif exploration.steps <= self.warm_up_steps and not exploration.cycles:
             warn_user(
                 f"all {exploration.steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
                 f"stays at T. Give more exploration_steps, Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
@@ -208,6 +214,7 @@ class CalibratedTempering(TemperatureControl):
         self.alpha = alpha
 
     def _count(self) -> None:
+        warned = self.warned
         if self._trips.visit(abs(self.alpha), self.steps) and (said := self._trips.look(self.steps)) is not None:
             self.remark = (
                 f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
@@ -215,6 +222,8 @@ class CalibratedTempering(TemperatureControl):
                 f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
                 "a schedule"
             )
+        if warned and self.steps == self._exploration_steps and not self._cycles and self.half_trips >= TRIPS:
+            _log.info("calibrated tempering made %d half-trips after all: averages at T have enough", self.half_trips)
 
     # ---- calibration ----
 
@@ -249,8 +258,9 @@ class CalibratedTempering(TemperatureControl):
                     f"{'' if seen.settled else ', and have another mean than the steps before'}: the number of trips is a guess"
                 )
             self.remark = (
-                f"calibrated tempering does not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
-                "a depth that matters; give more exploration_steps, or Tempering.driven(period), a schedule"
+                f"calibrated tempering may not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
+                "a depth that matters. The promise is cautious: see `half_trips` at the end, and give more "
+                "exploration_steps, or Tempering.driven(period), a schedule, where they are too few"
             )
 
     def _promise(self) -> None:

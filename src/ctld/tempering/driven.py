@@ -23,7 +23,10 @@ class DrivenTemperature(TemperatureControl):
         g.
     """
 
-    remedy = "a longer period, or Tempering.calibrated()"
+    remedy = (
+        "a longer period, Tempering.constant(), or Tempering.calibrated() if modes are separate and parameters few, a "
+        "thousand or less"
+    )
 
     def __init__(self, period: int, scaling: Scaling) -> None:
         self.period = integer("period", period, at_least=1)

@@ -55,7 +55,9 @@ class Tempering(TemperatureControl):
         α is meant to stay within ±edge. Left out: the edge of the well, the bias or the scaling, the first that has one.
     """
 
-    remedy = "Tempering.calibrated()"
+    remedy = (
+        "Tempering.constant(), or Tempering.calibrated() if modes are separate and parameters few, a thousand or less"
+    )
     alpha: float
 
     def __init__(
