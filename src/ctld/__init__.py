@@ -1,10 +1,12 @@
 """Langevin dynamics with continuous tempering for training deep neural networks, on PyTorch.
 
-`CTLD` takes the place of `torch.optim.SGD`: it explores by sampling at a temperature that moves by itself, then
-fine-tunes by SGD with momentum. `OPTIMIZERS` lists it with every method that it is compared with, and `create` builds
-any of them by name. `tempering` holds the temperature's dynamics, `noise` the counter-based Gaussian noise, `schedules`
-the schedules, `chains` several runs side by side in one process, `ensembles` what is kept along a run and predicts together,
-`diagnostics` what turns recorded arrays into numbers and measures how flat a minimum is.
+`Ensemble` trains in cycles, each of which explores with noise and then fine-tunes, and predicts by the models at their
+ends. `CTLD` is the optimizer inside, the paper's method, and is called as `torch.optim.SGD` is: it explores by sampling at
+a temperature that may move by itself, then fine-tunes by SGD with momentum. `OPTIMIZERS` lists it with every method that
+it is compared with, and `create` builds any of them by name. `tempering` holds the temperature's dynamics, `noise` the
+counter-based Gaussian noise, `schedules` the schedules, `chains` several runs side by side in one process, `ensembles` what
+is kept along a run and predicts together, `diagnostics` what turns recorded arrays into numbers and measures how flat a
+minimum is.
 """
 
 from ctld import chains, diagnostics, ensembles, noise, schedules, tempering

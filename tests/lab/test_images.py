@@ -12,7 +12,20 @@ from ctld.tempering.falling import FallingTemperature
 from ctld_lab.cli import main
 from ctld_lab.files import RecordError, read_json, read_of
 from ctld_lab.images import gaussians, pictures, show
-from ctld_lab.images.methods import COLD, FINE_LR, LEVELS, LRS, METHODS, MOMENTUM, Setting, fit, relocate, setting
+from ctld_lab.images.methods import (
+    COLD,
+    EVERY_METHOD,
+    FINE_LR,
+    LEVELS,
+    LRS,
+    MASS,
+    METHODS,
+    MOMENTUM,
+    Setting,
+    fit,
+    relocate,
+    setting,
+)
 from ctld_lab.images.study import about
 from ctld_lab.report.markdown import document
 from ctld_lab.studies.images import COUNTS, SIZES, execute
@@ -149,6 +162,29 @@ def test_a_row_of_ctld_is_the_librarys(name, theta, target):
     assert (mine - other).abs().max() > 1e-2
 
 
+def test_with_mass_everything_explores(theta, target):
+    """By the library with its preconditioner; without it, or with positions exploring alone, it is another fit."""
+    budget, point = 50, Setting(0.005, 1e-3)
+    exploring = round(0.6 * budget)
+    mine, _ = fit(EVERY_METHOD["mass-falling"], [point], theta, target[None], budget=budget, seeds=[3])
+
+    def rest(**options):
+        def explore(parts):
+            groups = [{"params": parts[:1]}, {"params": parts[1:], "explore": options.pop("everything", True)}]
+            given = {"exploration_steps": exploring, "num_data": 1.0, "temperature": point.temperature, "seed": 3}
+            return CTLD(groups, point.lr, MOMENTUM, tempering=FallingTemperature(exploring), **given | options)
+
+        def tail(step):
+            return 0.5 * (1 + math.cos(math.pi * step / (budget - exploring)))
+
+        explored = by_torch(theta, target, explore, exploring)
+        return by_torch(explored, target, lambda parts: torch.optim.Adam(parts, FINE_LR), budget - exploring, tail)
+
+    torch.testing.assert_close(mine, rest(preconditioner=MASS), rtol=1e-3, atol=1e-3)
+    assert (mine - rest()).abs().max() > 1e-2
+    assert (mine - rest(preconditioner=MASS, everything=False)).abs().max() > 1e-2
+
+
 def test_noise_moves_positions_by_the_temperature(theta, target):
     """After one step, the end of a fall, noise has moved positions alone, by 2 lr T in the mean square."""
     rows, targets, point = theta.expand(400, -1, -1), target.expand(400, -1, -1), Setting(0.05, 0.01)
@@ -176,12 +212,12 @@ def test_relocation_takes_the_weakest_to_the_worst(target, theta):
 
 
 def test_a_row_that_diverges_disturbs_no_other(theta, target):
-    for name in METHODS:
+    for name in EVERY_METHOD:
         points = [Setting(0.05, 0.0), Setting(1e20, 0.0)]
         both, losses = fit(
-            METHODS[name], points, theta.repeat(2, 1, 1), target.repeat(2, 1, 1), budget=20, seeds=[1, 2]
+            EVERY_METHOD[name], points, theta.repeat(2, 1, 1), target.repeat(2, 1, 1), budget=40, seeds=[1, 2]
         )
-        alone, _ = fit(METHODS[name], points[:1], theta, target[None], budget=20, seeds=[1])
+        alone, _ = fit(EVERY_METHOD[name], points[:1], theta, target[None], budget=40, seeds=[1])
         torch.testing.assert_close(both[:1], alone)
         assert torch.isfinite(losses[0])
         assert not torch.isfinite(losses[1])
@@ -190,7 +226,7 @@ def test_a_row_that_diverges_disturbs_no_other(theta, target):
 
 def test_every_method_has_nine_points():
     points = [(rate, level) for rate in range(len(LRS)) for level in range(LEVELS)]
-    for method in METHODS.values():
+    for method in EVERY_METHOD.values():
         assert len({setting(method, *point) for point in points}) == 9
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ctld import CTLD, NonFiniteError, Tempering
+from ctld import CTLD, NonFiniteError, RMSPreconditioner, Tempering
 from ctld.tempering.falling import FallingTemperature, falling_ratio
 from ctld_lab.images import gaussians
 
@@ -31,6 +31,9 @@ class Method:
     """The lowest of three levels of T, a factor of five apart; 0: there is no noise."""
     falling: bool = True
     relocates: bool = False
+    rates: tuple[float, float, float] = LRS
+    mass: bool = False
+    """Whether all parameters explore, each with a mass by its gradients; else positions alone do, and none has one."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +51,28 @@ METHODS = {
     "ctld-constant": Method("CTLD, constant T, then Adam", by_ctld=True, coldest=1e-3, falling=False),
     "ctld-falling": Method("CTLD, falling T, then Adam", by_ctld=True, coldest=1e-3),
 }
+LOW = (0.0015, 0.005, 0.015)
+MASS = RMSPreconditioner(smoothing=0.9, every=1, limit=100.0)
+"""It has seen enough after 19 gradients, and follows them as Adam does."""
+NONE = 1e-9
+"""A T that moves nothing: at T = 0 itself there would be no mass, since that is SGD with momentum."""
+LATER = {
+    "low-zero": Method("CTLD, T = 0, lower lr, then Adam", by_ctld=True, rates=LOW),
+    "low-falling": Method("CTLD, falling T, lower lr, then Adam", by_ctld=True, coldest=1e-3, rates=LOW),
+    "mass-zero": Method("CTLD with mass, next to no noise, then Adam", by_ctld=True, rates=LOW, mass=True),
+    "mass-falling": Method("CTLD with mass, falling T, then Adam", by_ctld=True, coldest=1e-5, rates=LOW, mass=True),
+}
+"""Planned when the others had been read: CTLD had been at the lowest lr that was tried, and had had one for everything."""
+EVERY_METHOD = METHODS | LATER
 
 
 def setting(method: Method, rate: int, level: int) -> Setting:
     """Returns a point of the design. What has neither T nor relocations has three finer steps of the learning rate."""
     if method.relocates:
-        return Setting(LRS[rate], moved=MOVED[level])
+        return Setting(method.rates[rate], moved=MOVED[level])
     if method.coldest:
-        return Setting(LRS[rate], method.coldest * 5.0**level)
-    return Setting(LRS[rate] * 10.0 ** (level / 6.0))
+        return Setting(method.rates[rate], method.coldest * 5.0**level)
+    return Setting(method.rates[rate] * 10.0 ** (level / 6.0), NONE if method.mass else 0.0)
 
 
 def fit(
@@ -82,13 +98,14 @@ class Row:
         self._fine_lr = FINE_LR if method.by_ctld else point.lr
         self._adam = torch.optim.Adam(self._parts, point.lr)
         self._ctld = CTLD(
-            [{"params": self._parts[:1]}, {"params": self._parts[1:], "explore": False}],
+            [{"params": self._parts[:1]}, {"params": self._parts[1:], "explore": method.mass}],
             point.lr,
             MOMENTUM,
             num_data=1.0,
             exploration_steps=steps,
             temperature=point.temperature,
             tempering=FallingTemperature(steps, cold=COLD) if method.falling else Tempering.constant(),
+            preconditioner=MASS if method.mass else None,
             seed=seed,
         )
 

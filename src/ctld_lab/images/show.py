@@ -2,7 +2,7 @@
 
 import io
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 from ctld_lab.files import MissingRecord, read_json, write_bytes
 from ctld_lab.images import gaussians, pictures
-from ctld_lab.images.methods import LEVELS, LRS, METHODS
+from ctld_lab.images.methods import EVERY_METHOD, LEVELS, LRS, METHODS, Method
+from ctld_lab.images.methods import LATER as LATER_METHODS
 from ctld_lab.report.markdown import table
 from ctld_lab.report.plots import STYLE
 from ctld_lab.report.statistics import Estimate, estimate, holm
@@ -28,17 +29,22 @@ PAIRS = (
 )
 LATER = (256,)
 """Numbers of Gaussians that were planned when the others had been read: their comparisons are corrected by themselves."""
+ADDED = (
+    *(("low-falling", other) for other in ("low-zero", "adam")),
+    *(("mass-falling", other) for other in ("mass-zero", "adam", "relocation")),
+)
+"""Likewise, of methods."""
 SHOWN = ("adam", "ctld-falling", "relocation")
 Results = dict[int, dict[str, dict[str, Any]]]
 """Cells by number of Gaussians and method; complete numbers alone."""
 
 
-def load(directory: Path) -> Results:
-    """Returns what is complete."""
+def load(directory: Path, methods: Iterable[str] = METHODS) -> Results:
+    """Returns what is complete of these methods."""
     results: Results = {}
     for count in sorted(int(path.name[1:]) for path in directory.glob("k*")):
         try:
-            cells = {method: read_json(cell_path(directory, f"k{count}", method)) for method in METHODS}
+            cells = {method: read_json(cell_path(directory, f"k{count}", method)) for method in methods}
         except MissingRecord:
             continue
         if all("final" in cell for cell in cells.values()):
@@ -51,9 +57,11 @@ def decibels(cell: Mapping[str, Any]) -> dict[str, float]:
     return {name: statistics.fmean(values) for name, values in cell["final"]["db"].items()}
 
 
-def compare(results: Results) -> dict[tuple[int, str, str], tuple[Estimate, float, str]]:
+def compare(
+    results: Results, pairs: Sequence[tuple[str, str]] = PAIRS
+) -> dict[tuple[int, str, str], tuple[Estimate, float, str]]:
     """Returns each paired difference over pictures, its p corrected over all that were planned together, and the verdict."""
-    found, places = {}, [(count, *pair) for count in results for pair in PAIRS]
+    found, places = {}, [(count, *pair) for count in results for pair in pairs]
     for count, one, other in places:
         mine, others = decibels(results[count][one]), decibels(results[count][other])
         found[count, one, other] = estimate([mine[name] - others[name] for name in mine])
@@ -70,21 +78,31 @@ def _verdict(difference: Estimate, p: float) -> str:
     return "tie" if difference.ends[0] > -MARGIN and difference.ends[1] < MARGIN else "undecided"
 
 
-def texts(results: Results) -> dict[str, str]:
-    """Returns the tables of docs/images.md by name."""
+def texts(results: Results, added: Results | None = None) -> dict[str, str]:
+    """Returns the tables of docs/images.md by name; `added` are the numbers that have the methods planned later, too."""
+    made = _texts(results, METHODS, PAIRS)
+    if added:
+        shown = {count: {name: cells[name] for name in LATER_METHODS} for count, cells in added.items()}
+        made |= {f"{name}-added": text for name, text in _texts(added, LATER_METHODS, ADDED, shown).items()}
+    return made
+
+
+def _texts(
+    results: Results, methods: Mapping[str, Method], pairs: Sequence[tuple[str, str]], shown: Results | None = None
+) -> dict[str, str]:
     found, chosen, names = [], [], list(decibels(next(iter(results.values()))["adam"]))
-    for count, cells in results.items():
+    for count, cells in (shown or results).items():
         best = {name: max(decibels(cell)[name] for cell in cells.values()) for name in names}
         for method, cell in cells.items():
-            mine, head = decibels(cell), [str(count), METHODS[method].title]
+            mine, head = decibels(cell), [str(count), methods[method].title]
             entries = [f"**{mine[name]:.2f}**" if mine[name] == best[name] else f"{mine[name]:.2f}" for name in names]
             found.append([*head, *entries, f"{statistics.fmean(mine.values()):.2f}"])
             tuned = max(statistics.fmean(trial["db"]) for trial in cell["tuning"]["trials"])
             chosen.append([*head, _chosen(cell["tuning"]["chosen"]), f"{tuned:.2f}"])
     compared = []
-    for (count, *pair), (difference, p, verdict) in compare(results).items():
+    for (count, *pair), (difference, p, verdict) in compare(results, pairs).items():
         interval = "{:+.2f} ({:+.2f} to {:+.2f})".format(difference.mean, *difference.ends)
-        compared.append([str(count), *(METHODS[name].title for name in pair), interval, f"{p:.2g}", verdict])
+        compared.append([str(count), *(EVERY_METHOD[name].title for name in pair), interval, f"{p:.2g}", verdict])
     return {
         "psnr": table(["k", "method", *names, "mean"], found),
         "compared": table(["k", "method", "against", "dB (95 %)", "p", "verdict"], compared),
@@ -139,4 +157,4 @@ def write(directory: Path) -> dict[str, str]:
     if not results:
         raise MissingRecord(f"no number of Gaussians is complete in {directory}; run all methods first")
     write_bytes(directory / "pictures.png", figure(results[max(results)]))
-    return texts(results)
+    return texts(results, load(directory, EVERY_METHOD))

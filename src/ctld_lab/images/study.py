@@ -12,7 +12,7 @@ import torch
 
 from ctld_lab.files import read_of, write_cell
 from ctld_lab.images import gaussians, pictures
-from ctld_lab.images.methods import LEVELS, LRS, METHODS, fit, setting
+from ctld_lab.images.methods import EVERY_METHOD, LEVELS, fit, setting
 from ctld_lab.traps.study import cell_path, generator, seed_of
 
 
@@ -45,11 +45,11 @@ def about(count: int, method: str, size: Size) -> dict[str, Any]:
 
 
 def _tune(count: int, method: str, size: Size, cell: dict[str, Any]) -> dict[str, Any]:
-    points = [(rate, level) for rate in range(len(LRS)) for level in range(LEVELS)]
+    points = [(rate, level) for rate in range(len(EVERY_METHOD[method].rates)) for level in range(LEVELS)]
     found, _ = _fits(count, method, points, size.tuning, "tuning", size.budget, 1)
     trials = [{"rate": point[0], "level": point[1], "db": db} for point, *db in zip(points, *found, strict=True)]
     best = max(trials, key=lambda trial: statistics.fmean(trial["db"]))
-    point = setting(METHODS[method], best["rate"], best["level"])
+    point = setting(EVERY_METHOD[method], best["rate"], best["level"])
     return {"trials": trials, "chosen": {"rate": best["rate"], "level": best["level"], "setting": asdict(point)}}
 
 
@@ -74,8 +74,8 @@ def _fits(
     known = {name: gaussians.normalised(pictures.load(name)) for name in names}
     random = [generator(stage, name, count, "start", seed) for name, _, seed in rows]
     theta, losses = fit(
-        METHODS[method],
-        [setting(METHODS[method], *point) for _, point, _ in rows],
+        EVERY_METHOD[method],
+        [setting(EVERY_METHOD[method], *point) for _, point, _ in rows],
         torch.stack([gaussians.start(known[row[0]][0], count, own) for row, own in zip(rows, random, strict=True)]),
         torch.stack([known[name][0] for name, _, _ in rows]),
         budget=budget,
