@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 
 import pytest
@@ -241,6 +242,22 @@ def test_temperature_of_a_run_that_diverged_belongs_to_the_layer_it_was_in(tmp_p
     write_json(run.path / "result.json", result)
     found = temperature.frame_of(read_study(study)).query("variant == 'paper'")
     assert list(zip(found["stage"], found["share_outside"], strict=True)) == [(2, 0.9)]
+
+
+def test_the_lstms_temperature_is_drawn_where_it_was_traced(tmp_path):
+    study = sample.write_charrnn(tmp_path / "charrnn")
+    runs = [run for run in study.runs() if run.path.name.startswith("ctld")]
+    for run in runs:
+        (run.path / "trace.jsonl").unlink(missing_ok=True)
+    without = methods.lstm(read_study(study))
+    assert "trace" not in without.data
+    lines = [{"step": step, "stage": 1, "temperature_ratio": ratio} for step, ratio in ((10, 1.0), (20, 6.67))]
+    (runs[0].path / "trace.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    found = methods.lstm(read_study(study))
+    assert found.data["trace"][["step", "temperature_ratio"]].to_numpy().tolist() == [[10, 1.0], [20, 6.67]]
+    (plot,) = [plot for plot in found.plots if plot.name == "temperature"]
+    assert plot.panels[0].xlabel == "iteration of the exploration"
+    assert len(found.plots) == len(without.plots) + 1
 
 
 def test_a_value_that_the_paper_has_for_training_alone(tmp_path):

@@ -133,11 +133,10 @@ def trace_frame(study: StudyRecord) -> pd.DataFrame:
     )
 
 
-def ratio_panel(frame: pd.DataFrame) -> Panel:
+def ratio_panel(frame: pd.DataFrame, title: str = "Temperature ratio, final layer", of: str = "layer {}") -> Panel:
+    """1/g(α) against iterations `of` a stage, or of exploration."""
     series = [Series(Key("CTLD", BLUE), frame["step"].tolist(), frame["temperature_ratio"].tolist(), width=0.8)]
     stage = int(frame["stage"].iloc[0]) if len(frame) else 1
     top = max(7.2, 1.08 * float(frame["temperature_ratio"].max())) if len(frame) else 7.2
     words = "no exploration was traced"
-    return Panel(
-        "Temperature ratio, final layer", series, f"iteration of layer {stage}", "1/g(α)", ylim=(0.5, top), words=words
-    )
+    return Panel(title, series, f"iteration of {of.format(stage)}", "1/g(α)", ylim=(0.5, top), words=words)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from ctld_lab.report import temperature
 from ctld_lab.report.curves import curve_panel, curves_frame, curves_plot, ratio_panel, trace_frame
+from ctld_lab.report.plots import Plot
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import (
     Content,
@@ -103,6 +104,11 @@ def lstm(study: StudyRecord) -> Content:
     variants = list(dict.fromkeys(row.variant for row in rows))
     frame = curves_frame(study, variants, [("train", "nats"), ("test", "nats")])
     found = Content(data={"seeds": seeds_frame(rows), "curves": frame})
+    trace = trace_frame(study)
+    if len(trace):
+        found.data["trace"] = trace
+        panel = ratio_panel(trace, "Temperature ratio", "the exploration")
+        found.plots.append(Plot("temperature", Prose("charrnn")("temperature"), [panel], columns=1, size=(6.4, 2.2)))
     for variant in variants:
         competing = [row for row in rows if row.variant == variant]
         title = variant_title(variant)
