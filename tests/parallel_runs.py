@@ -17,6 +17,7 @@ import ctld
 
 ROWS, STEPS, EXPLORATION = 24, 20, 14
 LR = {"santa": 2e-4, "psgld": 1e-3}
+OPTIONS = {"tact_hmc": {"alpha_step": 0.3}, "resgld": {"ratio": 1.1}}  # so that few steps temper, and swap
 
 
 def network():
@@ -61,7 +62,10 @@ def optimizer_for(model, method="ctld", *, calibrated=False, **options):
     needs = ctld.OPTIMIZERS[method].needs
     known = {"num_data": ROWS, "exploration_steps": EXPLORATION, "num_steps": STEPS, "num_cycles": 2}
     options = (
-        {name: value for name, value in known.items() if name in needs} | {"weight_decay": 1e-2, "seed": 3} | options
+        {name: value for name, value in known.items() if name in needs}
+        | {"weight_decay": 1e-2, "seed": 3}
+        | OPTIONS.get(method, {})
+        | options
     )
     parameters = list(model.parameters())
     groups = [{"params": parameters[:3]}, {"params": parameters[3:]} | ({"explore": False} if method == "ctld" else {})]
@@ -100,6 +104,8 @@ def outcome(model, optimizer):
         readings = thermometer.kinetic.numbers, thermometer.configurational.numbers
         found |= {"readings": torch.tensor(readings, dtype=torch.float64)}
         found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}
+    if isinstance(optimizer, ctld.TACTHMC | ctld.ReSGLD):
+        found |= {"tempered": optimizer.alpha if isinstance(optimizer, ctld.TACTHMC) else optimizer.swaps}
     return found
 
 

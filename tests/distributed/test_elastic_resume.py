@@ -18,7 +18,7 @@ pytestmark = [
 
 # In exploration, in a warm-up if there is one; and in fine-tuning.
 INTERRUPTIONS = (7, 17)
-METHODS = ("ctld", "calibrated", "santa", "sgnht")
+METHODS = ("ctld", "calibrated", "santa", "sgnht", "tact_hmc", "resgld")
 
 
 # CTLD goes every way; of the others, whose buffers are sharded alike, those that are named here.

@@ -108,7 +108,7 @@ def resgld(tilt, calls=300):
         u = 0.5 * math.erfc(-noise.scalar_normal(SEED, noise.ALPHA, t) / math.sqrt(2))
         order = [0, 1]
         if terms >= 10 and math.log(u) < factor * history[0] - factor**2 * variance / 2:
-            order, history, swaps = [1, 0], [], swaps + 1
+            order, history, swaps = [1, 0], [-told for told in history], swaps + 1
             v = [v[0] * math.sqrt(ratio), v[1] / math.sqrt(ratio)]
         moved = []
         for role, which in enumerate(order):  # the chain that is cold from now on comes first

@@ -116,9 +116,7 @@ class Ensemble:
         self.adapt = temperature == "auto" and tempering == "constant" if adapt is None else bool(adapt)
         if self.adapt and tempering != "constant":
             raise ValueError(f'adapt=True goes with tempering="constant", not {tempering!r}')
-        control = named_tempering(tempering, self.exploration_steps, self.cycles)
-        if self.adapt:
-            control = AdaptedTemperature()
+        control = AdaptedTemperature() if self.adapt else named_tempering(tempering, self.exploration_steps, cycles)
         if temperature == "auto":
             defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
             temperature = ensemble_temperature(

@@ -6,8 +6,9 @@ Two chains, at T and at ratio·T. With U₁ and U₂ the potentials of the cold 
     v_i ← momentum·v_i − lr·∇_i + √(2(1 − momentum)·lr·T_i/N)·ε_i,     θ_i ← θ_i + v_i
 
 at the temperatures after the swap; each velocity is multiplied by the root of new over old T. s² is the variance of δ that
-minibatches make, from second differences of U₁ − U₂; with Gaussian noise of that variance the law is exact
-(docs/protocols/tact-resgld.md). Target: exp(−U/T) for the cold chain,
+minibatches make, from second differences of U₁ − U₂; with Gaussian noise of that variance the law is exact up to the step
+(docs/protocols/tact-resgld.md). Second differences see the chains' own motion too: keep lr small, or momentum, or swaps
+are too rare and the cold chain is too narrow. Target: exp(−U/T) for the cold chain,
 exp(−U/(ratio·T)) for the hot one. momentum = 0 is the paper's SGLD.
 
 **A step of both chains is two calls of `step`, and two gradients.** The model holds the cold parameters, then, for the second
@@ -47,7 +48,7 @@ class Exchange:
         """Whether the cold chain has been seen and the hot one has not."""
         self.cold = 0.0
         self.before, self.known = (0.0, 0.0), 0
-        """Differences U₁ − U₂ of the last steps, in units of T; how many there are since the last swap."""
+        """Differences U₁ − U₂ of the last steps, in units of T, of the chains as they are named now; how many there are."""
         self.variance, self.terms = 0.0, 0
         self.tries = self.swaps = 0
 
@@ -64,7 +65,10 @@ class Exchange:
         self.tries += 1
         if math.log(uniform) >= factor * difference - 0.5 * factor**2 * self.variance / divisor:
             return False
-        self.swaps, self.known = self.swaps + 1, 0
+        self.swaps += 1
+        # The chains go on, under each other's name. To forget what was seen of them would leave out of s² the very terms whose
+        # noise made a swap likely, and s² would be too small.
+        self.before = (-self.before[0], -self.before[1])
         return True
 
     def state_dict(self) -> dict[str, Any]:

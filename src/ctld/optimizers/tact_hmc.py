@@ -113,7 +113,7 @@ class TACTHMC(LossSampler):
     hottest : float
         1/g at |α| = 1. With 1 nothing is tempered.
     alpha_step : float
-        How far α moves in a step; p's thermal size.
+        How far α moves in a step; p's thermal size. With 0.05 cold draws are as if T were 4 % lower, with 0.02 nothing is seen.
     alpha_friction : float
         c_α.
     inertia : float, optional

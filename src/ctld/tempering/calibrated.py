@@ -149,17 +149,13 @@ class CalibratedTempering(TemperatureControl):
         self._euler = exploration.integrator == "euler"
         if not exploration.cycles:  # else nobody knows how much exploration there will be
             self._warm_up = WarmUp(self._least_warm_up, exploration.steps // 2)
-        if exploration.cycles and exploration.steps < self.warm_up_steps:
-            warn_user(
-                f"the warm-up of {self.warm_up_steps} steps takes the exploration of the first "
-                f"{math.ceil(self.warm_up_steps / exploration.steps)} cycles, {exploration.steps} steps each: the temperature "
-                "stays at T until then. Give Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
-            )
-        elif exploration.steps <= self.warm_up_steps and not exploration.cycles:
-            warn_user(
-                f"all {exploration.steps} steps of exploration pass in the warm-up of {self.warm_up_steps}: the temperature "
-                f"stays at T. Give more exploration_steps, Tempering.calibrated(warm_up=...), or Tempering.driven(period)"
-            )
+        steps, needed = exploration.steps, self.warm_up_steps
+        if steps < needed or (steps == needed and not exploration.cycles):
+            lost = f"all {steps} steps of exploration pass in the warm-up of {needed}"
+            if exploration.cycles:
+                first = f"the exploration of the first {math.ceil(needed / steps)} cycles, {steps} steps each"
+                lost = f"the warm-up of {needed} steps takes {first}"
+            warn_user(f"{lost}, at T. Give more exploration_steps, a smaller warm_up=, or Tempering.driven(period)")
 
     def begin(self, potential: float | None, normal: float) -> Leg:
         """Move α by one step, from U/T at the present parameters and one standard normal number."""
@@ -214,7 +210,6 @@ class CalibratedTempering(TemperatureControl):
         self.alpha = alpha
 
     def _count(self) -> None:
-        warned = self.warned
         if self._trips.visit(abs(self.alpha), self.steps) and (said := self._trips.look(self.steps)) is not None:
             self.remark = (
                 f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
@@ -222,7 +217,7 @@ class CalibratedTempering(TemperatureControl):
                 f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
                 "a schedule"
             )
-        if warned and self.steps == self._exploration_steps and not self._cycles and self.half_trips >= TRIPS:
+        if self._trips.made_up(self.steps):
             _log.info("calibrated tempering made %d half-trips after all: averages at T have enough", self.half_trips)
 
     # ---- calibration ----
@@ -305,15 +300,13 @@ class CalibratedTempering(TemperatureControl):
             raise ValueError("the state is not that of a calibrated tempering; build the tempering as it was saved")
         bins = state_dict["means"].shape[1]
         if bins != self.num_bins:
-            raise ValueError(
-                f"the state has {bins} bins, this tempering {self.num_bins}; build it with num_bins={bins}"
-            )
+            remedy = f"build it with num_bins={bins}"
+            raise ValueError(f"the state has {bins} bins, this tempering {self.num_bins}; {remedy}")
         built = {"warm_up_steps": self._least_warm_up, "plateau": self.plateau, "edge": self.edge}
         for name, here in built.items():
             if state_dict[name] != here:
-                raise ValueError(
-                    f"the state has {name} = {state_dict[name]:g}, this tempering {here:g}; build it as it was"
-                )
+                there = f"the state has {name} = {state_dict[name]:g}"
+                raise ValueError(f"{there}, this tempering {here:g}; build it as it was")
         window = state_dict.get("window", torch.zeros(WarmUp.NUMBERS + 2, dtype=torch.float64))
         shapes = {"warm_up": (self._least_warm_up + 8,), "means": (5, self.num_bins), "window": (WarmUp.NUMBERS + 2,)}
         for name, shape in shapes.items():
@@ -329,13 +322,12 @@ class CalibratedTempering(TemperatureControl):
         }
         mass = math.nan if unknown["mass"] else real("mass", state_dict["mass"], above=0)
         depth = None if unknown["depth"] else real("depth", state_dict["depth"], above=0, below=1)
-        counts = [
-            integer(name, state_dict[name], at_least=0) for name in ("steps", "steps_clamped", "half_trips", "side")
-        ]
+        names = ("steps", "steps_clamped", "half_trips", "side")
+        counts = [integer(name, state_dict[name], at_least=0) for name in names]
         said = window[WarmUp.NUMBERS :].tolist()
         if counts[3] > 1 or not {*said} <= {0.0, 1.0}:
             raise ValueError(
-                f"side = {counts[3]} or what was said, {said}, is neither 0 nor 1; load a state that was saved"
+                f"side = {counts[3]} or what was said, {said}, is neither 0 nor 1; load one that was saved"
             )
         of_window = window.tolist()[: WarmUp.NUMBERS] if "window" in state_dict else None
         warm_up = WarmUp.from_numbers(

@@ -54,6 +54,10 @@ class Trips:
         self.warned, self._missed = True, missed
         return f"{self.count} half-trips in {step - self._begin} steps, where {promised:.3g} were promised"
 
+    def made_up(self, step: int) -> bool:
+        """Return whether there are enough at the end, of which somebody was warned that there might not be."""
+        return step == self._end and self.warned and self.count >= TRIPS
+
     def _plan(self, step: int) -> None:
         every = max(int(_LOOK * self._length), 1)
         self._next_look = self._begin + every * ((step - self._begin) // every + 1)
