@@ -286,7 +286,7 @@ def test_verdicts():
 
 def test_the_document_says_what_is_stored():
     page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
-    assert document(page, show.texts(show.load(STORED))) == page
+    assert document(page, show.texts(show.load(STORED), show.load(STORED, EVERY_METHOD))) == page
 
 
 def test_the_findings_are_those_of_the_tables():
@@ -318,6 +318,22 @@ def test_the_findings_are_those_of_the_tables():
     assert round(more["relocation", "adam"][0].mean, 2) == 0.71
     db = {method: show.decibels(cell) for method, cell in results[128].items()}
     assert all(max(db, key=lambda method: db[method][name]) == "relocation" for name in pictures.FINAL)
+
+
+def test_the_findings_at_a_lower_lr_and_with_mass():
+    """Ten comparisons that were planned later, corrected by themselves."""
+    found = show.compare(show.load(STORED, EVERY_METHOD), show.ADDED)
+    assert len(found) == 10
+    told = {place: (f"{each.mean:+.2f}", word) for place, (each, _, word) in found.items()}
+    assert told[64, "low-falling", "low-zero"] == ("+0.07", "undecided")
+    assert told[128, "low-falling", "low-zero"] == ("-0.22", "undecided")
+    assert told[64, "mass-falling", "mass-zero"] == ("+0.10", "undecided")
+    assert told[128, "mass-falling", "mass-zero"] == ("+0.03", "tie")
+    assert [told[count, "low-falling", "adam"] for count in (64, 128)] == [("-0.22", "undecided"), ("-0.51", "behind")]
+    assert [told[count, "mass-falling", "adam"] for count in (64, 128)] == [("-0.28", "behind"), ("-0.48", "behind")]
+    assert [told[count, "mass-falling", "relocation"][0] for count in (64, 128)] == ["-0.68", "-1.19"]
+    page = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    assert "+0.07 and −0.22 dB at the lower lr, +0.10 and +0.03 with mass" in page
 
 
 def test_the_findings_with_256():
