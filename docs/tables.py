@@ -98,7 +98,14 @@ def paper_lstm():
                 numbers = [f"{curves[variant, name, split, last]:.3f}" for split in ("train", "test")]
                 body.append([title, settings, *numbers, of_the_paper("charrnn")[name]])
     head = ["method", "settings", "train, bits", "test, bits", "Fig. 3, 20 epochs, train / test"]
-    return table(head, body) + f"\n\nAfter {last:,.0f} steps, {last / 18_000:.0f} of 20 epochs."
+    farthest = max((step, variant, name) for variant, name, split, step in curves if split == "test")
+    step, variant, name = farthest
+    train, test = (f"{curves[variant, name, split, step]:.3f}" for split in ("train", "test"))
+    more = (
+        f" {METHODS[name]} with the paper's settings after {step:,.0f}, {step / 18_000:.0f} epochs: {train} / {test}."
+    )
+    told = f"After {last:,.0f} steps, {last / 18_000:.0f} of 20 epochs."
+    return f"{table(head, body)}\n\n{told}{more if step > last and variant == 'paper' else ''}"
 
 
 def of_the_paper(study):

@@ -5,7 +5,8 @@ An ensemble on images
 Four cycles of exploration and fine-tuning in one run, their members averaged, beside SGD with the same number
 of gradients. `ctld.Ensemble` is all that is new in the loop. The weight decay is one at which members forget each
 other's noise within a cycle. One seed on small pictures: a demonstration, not a comparison. In a study over nine
-problems the same defaults gained in three over cycles without noise, tied in two, and did harm in none; three are undecided.
+problems the same defaults gained in three over cycles without noise, tied in two, and were not shown to do harm in
+any; three are undecided.
 """
 
 import matplotlib.pyplot as plt

@@ -222,7 +222,7 @@ def test_groups_batch_norm_and_dicts(tmp_path):
 @pytest.mark.parametrize("tempering", ["constant", "falling", "driven", "calibrated", "paper"])
 def test_temperings_by_name(tempering):
     problem = Classification()
-    rests = pytest.warns(UserWarning, match="the warm-up of 100 steps takes the exploration of the first 9 cycles")
+    rests = pytest.warns(UserWarning, match="the warm-up takes 100 steps, the exploration of 9 cycles of 12")
     with rests if tempering == "calibrated" else contextlib.nullcontext():
         ensemble = build(problem, tempering=tempering, temperature="auto")
     ratios = []
@@ -250,8 +250,9 @@ def test_the_warm_up_of_the_calibrated_one_leaves_cycles_to_it(total, cycles, wa
             Classification().model, 0.05, 96, total, cycles=cycles, temperature=0.01, tempering="calibrated", seed=0
         )
     assert ensemble.optimizer.tempering.warm_up_steps == warm_up
+    Ensemble(Classification().model, 0.05, 96, total, exploration=0, temperature=0.01, tempering="calibrated", seed=0)
     short = ensemble.exploration_steps < warm_up
-    assert [("takes the exploration of the first" in str(one.message)) for one in said] == [True] * short
+    assert [("the warm-up takes" in str(one.message)) for one in said] == [True] * short
 
 
 # ---- collapse ----

@@ -290,6 +290,12 @@ def test_torch_uncertaintys_file_is_taken_alone_and_knows_no_n():
     noise = velocity - 0.95 * before
     # (2 lr² M C − lr⁴) T/N with M = 1/√v̂, v̂ = 1, C = 0.05; T/N = 1e-4. Twenty thousand draws know a variance to 1 %.
     assert noise.var() / (2 * 0.1**2 * 0.05 - 0.1**4) == pytest.approx(1e-4, rel=0.04)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3  # where the floor binds: a hundred times the variance of T/N = 1e-4, and more
+    before = velocity.clone()
+    optimizer.step()
+    assert (velocity - 0.95 * before).var() == pytest.approx(1e-8, rel=0.04)
+    assert 1e-8 > 900 * (2 * 1e-3**2 * 0.05 * 1e-4)
 
 
 def spied(monkeypatch, method, problem, options, seed=3):
@@ -676,6 +682,39 @@ def test_what_the_page_says_of_text():
     page = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     assert "SGD-M and SWAG are ahead of the default (nll 1 % lower); its own T tuned and T = 0 tie" in page
     assert "cyclical SGHMC (2 %), replica exchange (6 %), SGHMC without N, whose nll is above 150" in page
+
+
+def later(name, methods):
+    plan = peers.PLANS["laptop"][name]
+    cells = tables.load(ROOT / "results" / "peers", name, plan, ("ensemble", *methods))
+    ours = np.mean(tables.values(cells["ensemble"], "nll"))
+    lower = {m: round(100 * (1 - ours / np.mean(tables.values(cells[m], "nll")))) for m in methods}
+    return lower, {m: word for m, (_, word) in tables.compare(cells).items()}, cells
+
+
+def test_what_the_page_says_of_older_methods():
+    """And docs/which.md."""
+    lower, words, cells = later("digits5k", OLDER)
+    assert set(words.values()) == {"ahead"}
+    assert [lower[name] for name in ("swa", "snapshot", "adam")] == [10, 10, 19]
+    assert round(100 * np.mean(tables.values(cells["santa"], "error"))) == 34
+    lower, words, cells = later("digits60k", OLDER)
+    assert set(words.values()) == {"ahead"}
+    assert [lower[name] for name in ("swa", "snapshot", "adam")] == [4, 9, 11]
+    assert round(100 * np.mean(tables.values(cells["santa"], "error"))) == 9
+    lower, words, _ = later("text", OLDER)
+    assert words == {"swa": "behind", "snapshot": "ahead", "adam": "ahead", "santa": "ahead"}
+    assert [lower[name] for name in ("swa", "snapshot", "adam")] == [-1, 2, 5]
+    lower, words, _ = later("wine", OLDER)
+    assert words == {"swa": "behind", "snapshot": "behind", "adam": "behind", "santa": "tie"}
+    assert [lower[name] for name in ("swa", "snapshot", "adam")] == [-1, -1, -1]
+
+
+def test_what_the_page_says_of_torch_uncertainty():
+    """And docs/coming-from.md."""
+    found = {name: later(name, THEIRS) for name in ("wine", "digits5k")}
+    assert {name: lower["tu_sghmc"] for name, (lower, _, _) in found.items()} == {"wine": 1, "digits5k": 37}
+    assert {words["tu_sghmc"] for _, words, _ in found.values()} == {"ahead"}
 
 
 def test_what_the_page_says_of_temperatures_that_move():

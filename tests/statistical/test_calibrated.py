@@ -265,11 +265,11 @@ def test_what_does_not_fit_is_said():
 
 
 def test_a_warm_up_of_several_cycles_is_said_before_they_are_lost():
-    with pytest.warns(
-        UserWarning, match=r"warm-up of 4000 steps takes the exploration of the first 7 cycles, 600 steps"
-    ):
+    with pytest.warns(UserWarning, match=r"the warm-up takes 4000 steps, the exploration of 7 cycles of 600"):
         Tempering.calibrated().prepare(Exploration(1.0, 0.0, 600, cycles=True))
     Tempering.calibrated(warm_up=600).prepare(Exploration(1.0, 0.0, 600, cycles=True))  # a warning would be an error
+    for cycles in (False, True):  # nothing explores, and nothing is lost
+        Tempering.calibrated().prepare(Exploration(1.0, 0.0, 0, cycles=cycles))
 
 
 def test_trips_that_come_after_all_are_said(caplog):
@@ -327,7 +327,7 @@ def test_noise_that_is_nearly_all_does_not_pass_for_correlation():
 def test_cycles_are_planned_one_by_one(caplog):
     """α begins at 0 in each: trips have to fit into one; and the warm-up may take several."""
     tempering = Tempering.calibrated(warm_up=1000)
-    with pytest.warns(UserWarning, match="the exploration of the first 2 cycles"):
+    with pytest.warns(UserWarning, match="the exploration of 2 cycles of 600"):
         tempering.prepare(Exploration(1.0, 0.0, 600, cycles=True, integrator="baoab"))
     with caplog.at_level(logging.INFO, "ctld"):
         for step, value in enumerate(np.random.default_rng(0).standard_normal(999), 1):

@@ -286,7 +286,7 @@ def test_twins_of_replica_exchange_fail(monkeypatch, wrong):
 
 
 def test_noise_on_the_energies_keeps_the_law(monkeypatch):
-    """Noise of 2 T on each U: s = 2.1. With the terms of swaps left out of s² the width is 19 % too large."""
+    """Noise of 2 T on each U: s = 2.1. With the terms of swaps left out of s² the width is 6 % too large."""
     distances, _ = cold_scores(exchange(500, 6000, noise=2.0))
     assert max(map(abs, distances.values())) < THRESHOLD
     monkeypatch.setattr(Exchange, "decide", without_the_terms_of_swaps)

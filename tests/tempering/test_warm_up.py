@@ -134,7 +134,7 @@ def test_a_warm_up_that_is_too_short_is_said():
 
 
 def test_in_cycles_the_warm_up_is_what_was_asked_for():
-    with pytest.warns(UserWarning, match="the exploration of the first 2 cycles"):
+    with pytest.warns(UserWarning, match="the exploration of 2 cycles of 600"):
         tempering = prepared(600, warm_up=1000)
     for value in process(500.0, 1001, 4, 50.0).tolist():
         tempering.begin(value, 0.1)

@@ -150,12 +150,11 @@ class CalibratedTempering(TemperatureControl):
         if not exploration.cycles:  # else nobody knows how much exploration there will be
             self._warm_up = WarmUp(self._least_warm_up, exploration.steps // 2)
         steps, needed = exploration.steps, self.warm_up_steps
-        if steps < needed or (steps == needed and not exploration.cycles):
+        if steps and steps < needed + (not exploration.cycles):
             lost = f"all {steps} steps of exploration pass in the warm-up of {needed}"
             if exploration.cycles:
-                first = f"the exploration of the first {math.ceil(needed / steps)} cycles, {steps} steps each"
-                lost = f"the warm-up of {needed} steps takes {first}"
-            warn_user(f"{lost}, at T. Give more exploration_steps, a smaller warm_up=, or Tempering.driven(period)")
+                lost = f"the warm-up takes {needed} steps, the exploration of {math.ceil(needed / steps)} cycles of {steps}"
+            warn_user(f"{lost}, at T. Explore for longer, or give Tempering.driven(period) or .calibrated(warm_up=...)")
 
     def begin(self, potential: float | None, normal: float) -> Leg:
         """Move α by one step, from U/T at the present parameters and one standard normal number."""
@@ -305,8 +304,9 @@ class CalibratedTempering(TemperatureControl):
         built = {"warm_up_steps": self._least_warm_up, "plateau": self.plateau, "edge": self.edge}
         for name, here in built.items():
             if state_dict[name] != here:
-                there = f"the state has {name} = {state_dict[name]:g}"
-                raise ValueError(f"{there}, this tempering {here:g}; build it as it was")
+                there, option = state_dict[name], name.removesuffix("_steps")
+                remedy = f"build it as it was, Tempering.calibrated({option}={there:g})"
+                raise ValueError(f"the state has {name} = {there:g}, this tempering {here:g}; {remedy}")
         window = state_dict.get("window", torch.zeros(WarmUp.NUMBERS + 2, dtype=torch.float64))
         shapes = {"warm_up": (self._least_warm_up + 8,), "means": (5, self.num_bins), "window": (WarmUp.NUMBERS + 2,)}
         for name, shape in shapes.items():

@@ -43,13 +43,11 @@ def status(
     if not studies and any(_of_peers(found) for found in path.glob("*/*.json")):
         show_peers(path, Console())
         return
-    if not studies and any(next(path.glob(depth), None) for depth in ("*/*.json", "*/*/*.json")):
-        raise Refusal(
-            f"{path} holds results of a study that is not counted here (traps, images and posterior are not); the command "
-            "that made them, given again, computes what is missing"
-        )
     if not studies:
-        raise Refusal(f'{path} holds no study (no study.json), nor one right below it; "ctld run" makes one')
+        raise Refusal(
+            f'{path} holds no study that is counted here (no study.json), nor one right below it; "ctld run" makes one. Traps, '
+            "images and posterior are not counted: their command, given again, computes what is missing"
+        )
     for study in studies:
         show(study, Console())
 

@@ -280,7 +280,8 @@ def without_n(problem: Problem, options: Options, seed: int) -> Predict:
 def theirs(problem: Problem, options: Options, seed: int) -> Predict:
     """torch-uncertainty's SGHMC as it comes, but for lr and weight decay; members as of `without_n`.
 
-    Its noise knows no N: the variance is multiplied by `noise_factor`² = 1e-4, which is right for 10,000 data and no others.
+    Its noise knows no N: the variance is multiplied by `noise_factor`² = 1e-4, which is right for 10,000 data and no others; at
+    small lr it has a floor, and is louder.
     """
     model, steps = problem.model(seed), problem.size.steps
     optimizer = _sghmc_of_torch_uncertainty()(
