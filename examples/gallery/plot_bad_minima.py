@@ -7,7 +7,7 @@ A network of 24 ReLU units is to become another one, its teacher, whose units ar
 constant temperature in a few cycles, each of which goes on from where the last one ended, finds the teacher.
 
 Both methods get 3,000 gradients of the exact loss from each of 20 starts. Their settings are those that the laboratory's
-study of traps chose on other starts.
+study of traps chose on other starts. With minibatches of 128 inputs, in as many gradients, neither finds more than 4 %.
 """
 
 import math
