@@ -16,7 +16,7 @@ from torch import nn
 import ctld
 from ctld_lab import data
 from ctld_lab.files import RecordError, read_json
-from ctld_lab.peers import methods, problems, scores, study, tables
+from ctld_lab.peers import methods, packages, problems, scores, study, tables
 from ctld_lab.peers.methods import EVERY, METHODS, MOVING, OLDER, THEIRS
 from ctld_lab.report.markdown import document
 from ctld_lab.studies import peers
@@ -273,7 +273,7 @@ def test_santa_anneals_and_then_refines(monkeypatch):
 @pytest.mark.skipif(not available("tu_sghmc"), reason="needs a package of `make peers`")
 def test_torch_uncertaintys_file_is_taken_alone_and_knows_no_n():
     """Its noise is that of 10,000 data at T = 1, whatever there are; and it burns in by tensors, not by steps."""
-    kind = methods._sghmc_of_torch_uncertainty()
+    kind = packages.sghmc_of_torch_uncertainty()
     assert kind.__module__ == "sghmc"
     assert "torch_uncertainty" not in sys.modules
     weights = [torch.zeros(20_000, requires_grad=True) for _ in range(4)]

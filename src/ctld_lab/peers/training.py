@@ -13,6 +13,7 @@ from ctld_lab.peers.problems import Problem
 from ctld_lab.streams import stream_seed
 
 MOMENTUM = 0.9
+SAMPLES = 20  # of methods that draw networks from a distribution
 CHUNK = 2000  # labels at a time, where no gradient is needed
 
 Options = Mapping[str, float]
