@@ -52,6 +52,8 @@ def plan(request: Request, directory: StudyDirectory) -> Iterator[list[Run]]:
     settings = request.settings
     steps = settings["steps"]
     paper = {method: dict(options) for method, options in PAPER.items()}
+    if request.scale == "paper":  # "we referred to char-rnn for initialization methods and model parameters"
+        paper["rmsprop"]["optimizer"] = paper["rmsprop"]["optimizer"] | {"alpha": 0.95}
     paper["sgd"]["schedule"] = {"every": max(1, round(DECAY_SHARE * steps)), "factor": 0.85}
     base = {
         "study": "charrnn",
@@ -98,7 +100,7 @@ STUDY = Study(
         },
         "paper": {
             "data": "enwik8", "seeds": 3, "trials": 16, "steps": PAPER_STEPS, "evaluations": 200, "checkpoint_seconds": 60.0,
-            "network": {},
+            "network": {"forget_bias": 1.0},
         },
     },
     plan=plan,

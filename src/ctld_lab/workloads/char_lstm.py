@@ -1,6 +1,7 @@
 """Character-level LSTM, as in karpathy/char-rnn (the paper, section 5.2 and Figs. 3 and 4).
 
-Bytes in, one-hot; three LSTM layers of 64 units; the next byte out. All parameters start from U(−0.08, 0.08). The text is cut
+Bytes in, one-hot; three LSTM layers of 64 units; the next byte out. All parameters start from U(−0.08, 0.08); with
+`forget_bias` the input bias of every forget gate starts there instead, at 1 in char-rnn. The text is cut
 into as many rows as a batch has; a step reads the next 50 characters of every row, and the state at their end is where the
 next step begins (truncated back-propagation). Metrics per character: nats, bits and perplexity = exp(nats).
 With several stages the network begins anew in each, from initial weights of its own and another place of the text.
@@ -27,9 +28,11 @@ PROBE_CHARACTERS = 4000
 
 
 class Network(nn.Module):
-    def __init__(self, symbols: int, hidden: int, layers: int, generator: torch.Generator) -> None:
+    def __init__(
+        self, symbols: int, hidden: int, layers: int, generator: torch.Generator, forget_bias: float | None = None
+    ) -> None:
         super().__init__()
-        self.symbols = symbols
+        self.symbols, self._forget_bias = symbols, forget_bias
         self.lstm = nn.LSTM(symbols, hidden, layers)
         self.head = nn.Linear(hidden, symbols)
         self.start(generator)
@@ -37,6 +40,11 @@ class Network(nn.Module):
     def start(self, generator: torch.Generator) -> None:
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -0.08, 0.08, generator=generator)
+        if self._forget_bias is not None:
+            hidden = self.lstm.hidden_size
+            with torch.no_grad():
+                for layer in range(self.lstm.num_layers):  # torch's gates lie in the order input, forget, cell, output
+                    getattr(self.lstm, f"bias_ih_l{layer}")[hidden : 2 * hidden] = self._forget_bias
 
     def forward(self, text: Tensor, state: State) -> tuple[Tensor, State]:
         """Characters (time, rows) to scores (time · rows, symbols), and the state after them."""
@@ -59,6 +67,7 @@ class CharLSTM(OneModel):
         layers: int = 3,
         batch_size: int = 100,
         length: int = 50,
+        forget_bias: float | None = None,
         stages: int = 1,
         curve_characters: int = 50_000,
         held_out_characters: int | None = None,
@@ -79,9 +88,8 @@ class CharLSTM(OneModel):
         self.num_data = self._texts["train"].size
         self._steps_per_epoch = (self._texts["train"].shape[1] - 1) // length
         self._dtype = floating_point(dtype)
-        self.model: Network = Network(len(alphabet), hidden, layers, torch_generator(seed, "initialisation")).to(
-            self._dtype
-        )
+        generator = torch_generator(seed, "initialisation")
+        self.model: Network = Network(len(alphabet), hidden, layers, generator, forget_bias).to(self._dtype)
         self._ranks, self._share, self._weight = ALONE, ALL, 1.0
         self._state = self._rest()
 
