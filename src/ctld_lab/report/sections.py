@@ -123,6 +123,8 @@ def variant_title(variant: str) -> str:
         "tuned": "Tuned at equal cost",
         "paper": "With the paper's learning rates",
         "laptop": "With settings chosen at laptop size",
+        "paper-biases-0": "With the paper's learning rates, forget biases at 0",
+        "laptop-biases-0": "With settings chosen at laptop size, forget biases at 0",
     }
     return known.get(variant, variant or "All runs")
 
@@ -133,7 +135,12 @@ def short_title(variant: str) -> str:
 
 def setting_title(variant: str) -> str:
     """As in a column of settings; "laptop" alone would say how large the run was."""
-    return {"laptop": "chosen at laptop size"}.get(variant, variant)
+    known = {
+        "laptop": "chosen at laptop size",
+        "paper-biases-0": "the paper's rates, forget biases at 0",
+        "laptop-biases-0": "chosen at laptop size, forget biases at 0",
+    }
+    return known.get(variant, variant)
 
 
 def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brief: bool = False) -> str:
