@@ -29,6 +29,10 @@ from ctld.stepping.foreach import Noise, largest, square_norm, thermostat, wide_
 from ctld.stepping.sweep import AnyPlan
 
 
+# torch's own hooks after a step cost ten microseconds, and do not see the loss that was observed.
+Listener = Callable[[Loss | None, list[Loss]], None]
+
+
 def quick_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step` with torch's hooks and profiling around it, which cost ten microseconds, only where there is any to serve."""
     served = Optimizer.profile_hook_step(step)
@@ -78,6 +82,8 @@ class Sampler(Observing, Resumable):
         self._observed = []
         self._norms = RepeatedNorms()
         self._warned_of_scale = self._sharded = self._ready = False
+        self.listener: Listener | None = None
+        """Called after each step that was taken, with what the step returns and the losses handed over for it."""
         self._accepted, self._method = None, type(self).__name__
         self._checked_options = [name for name in defaults if name not in self._hidden]
         self._passed: dict[int, list[Any] | None] = {}

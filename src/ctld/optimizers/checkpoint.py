@@ -285,6 +285,7 @@ class Resumable(Optimizer, ABC):
         # A bound method that a scheduler has put in place of `step` belongs to the original.
         own.pop("step", None)
         own["_known"] = {}  # addresses of the original's memory
+        own["listener"] = None  # it follows the original
         return super().__getstate__() | own
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Resumable":

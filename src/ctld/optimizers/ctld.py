@@ -183,6 +183,8 @@ class CTLD(Explorer):
         else:
             self._fine_tune(active)
         self._tick(exploring)
+        if self.listener is not None:
+            self.listener(result, losses)
         return result
 
     def _explore(self, losses: list[Loss], active: Active) -> None:

@@ -50,7 +50,7 @@ class Explorer(Phased):
         """
         meets = self.ranks.meets()
         try:
-            result = self._evaluate(closure, loss, needed=exploring)
+            result = self._evaluate(closure, loss, needed=exploring or self.listener is not None)
             losses = self._taken()
             self._check_groups()
             active = self._active()

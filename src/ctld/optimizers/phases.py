@@ -127,7 +127,7 @@ class Phased(Sampler):
 
     def _needs_loss(self) -> bool:
         self._choose_temperature()
-        return self.exploring
+        return self.exploring or self.listener is not None
 
     def _choose_temperature(self) -> None:
         """Lets "auto" choose, once there is a group that explores; rank 0's choice is everyone's."""
