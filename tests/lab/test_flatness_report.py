@@ -27,7 +27,7 @@ from ctld_lab.report.flatness import (
 )
 from ctld_lab.report.plots import render
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.statistics import association
+from ctld_lab.statistics import association
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 SETTINGS = {"examples": None, "iterations": 25, "sizes": [0.03]}

@@ -14,8 +14,8 @@ from ctld_lab.report import build
 from ctld_lab.report.ensemble import content as ensemble_content
 from ctld_lab.report.flatness import FRAMES
 from ctld_lab.report.reading import read_study
-from ctld_lab.report.statistics import Estimate, association, estimate, marks, paired_difference, word
 from ctld_lab.report.tables import final_table
+from ctld_lab.statistics import Estimate, association, estimate, marks, paired_difference, word
 
 ROOT = Path(__file__).parents[2]
 LAPTOP = ROOT / "results" / "laptop"

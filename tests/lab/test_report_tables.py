@@ -17,9 +17,9 @@ from ctld_lab.report.curves import mean_curves
 from ctld_lab.report.plots import render
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.sections import printed_values, verdict
-from ctld_lab.report.statistics import Estimate, estimate
 from ctld_lab.report.tables import final_table
 from ctld_lab.report.wording import listed, shortened, show, show_estimate, show_range, show_seconds, show_setting
+from ctld_lab.statistics import Estimate, estimate
 
 
 def text(words):

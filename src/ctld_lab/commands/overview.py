@@ -86,9 +86,9 @@ def _label(title: str, variant: str, point: dict[str, Any]) -> str:
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
     """Rows that at least two of the directories have; over the seeds that both have, against the first."""
-    from ctld_lab.report.statistics import NOTHING, word
     from ctld_lab.report.tables import difference, final_table
     from ctld_lab.report.wording import show_estimate
+    from ctld_lab.statistics import NOTHING, word
 
     if len(paths) < 2:
         raise Refusal("give at least two directories to compare")

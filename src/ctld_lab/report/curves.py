@@ -11,8 +11,8 @@ from ctld_lab.report.plots import BLUE, LOG, Key, Panel, Plot, Series, method_ke
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose, picture, short_title
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import Estimate, estimate
 from ctld_lab.report.tables import final_table
+from ctld_lab.statistics import Estimate, estimate
 
 WIDTHS = {"sgd": 0.9, "ctld": 2.0}  # curves that tie lie on each other
 CEILING = 3.0  # times the median start: above it a curve has exploded

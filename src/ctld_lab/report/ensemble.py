@@ -10,9 +10,9 @@ from ctld_lab.report.plots import BLACK, BLUE, GREEN, LOG, ORANGE, VERMILION, Ke
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell, verdict
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
 from ctld_lab.report.tables import Row, difference, final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import show, show_estimate, show_setting
+from ctld_lab.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
 
 CURVE = "curve"  # the variant of the runs against T
 NLL = "test nll"

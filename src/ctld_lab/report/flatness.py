@@ -16,8 +16,8 @@ from ctld_lab.report.provenance import Provenance
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_flat, read_tables
 from ctld_lab.report.sections import Cell, Content, Prose, Table, cells, variant_title
 from ctld_lab.report.shapes import TABLES, printable
-from ctld_lab.report.statistics import Estimate, association, estimate, paired_difference
 from ctld_lab.report.wording import shortened, show, show_estimate, show_setting
+from ctld_lab.statistics import Estimate, association, estimate, paired_difference
 
 TEST, LOSS, GAP, GRADIENT = "test loss", "training loss", "gap", "gradient norm"
 EIGENVALUE, TRACE, SHARPNESS = "largest eigenvalue", "trace", "sharpness"

@@ -12,8 +12,8 @@ import pandas as pd
 
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import Estimate
 from ctld_lab.report.wording import counted, show_estimate
+from ctld_lab.statistics import Estimate
 
 KINETIC, CONFIGURATIONAL = "kinetic temperature", "configurational temperature"
 ORDER = ("calibrated", "calibrated auto", "half-the-force", "paper", "driven", "constant")

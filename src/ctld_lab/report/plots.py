@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, LogLocator, NullFormatter, NullLocator
 
-from ctld_lab.report.statistics import Estimate
+from ctld_lab.statistics import Estimate
 
 # Okabe and Ito, which the colour-blind tell apart. Their yellow is too light for lines on white.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (

@@ -12,9 +12,9 @@ import pandas as pd
 from ctld_lab.report import wording
 from ctld_lab.report.plots import Plot
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.statistics import BEST, TIE, UNDECIDED, UNKNOWN
 from ctld_lab.report.tables import Row, difference
 from ctld_lab.report.wording import show_estimate
+from ctld_lab.statistics import BEST, TIE, UNDECIDED, UNKNOWN
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Words, not markup: what comes out is escaped where the page takes it in.

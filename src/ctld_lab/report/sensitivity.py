@@ -9,9 +9,9 @@ from typing import Any
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, NAMES, ORANGE, PURPLE, SKY, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, paper_note, printed_values, value_cell
-from ctld_lab.report.statistics import Spread, spread
 from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
 from ctld_lab.report.wording import counted, show_setting
+from ctld_lab.statistics import Spread, spread
 
 METRIC = "test nats"
 CURVES = {  # variant → title, label of the axis, name in `point`

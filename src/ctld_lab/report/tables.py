@@ -11,7 +11,8 @@ import pandas as pd
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report.reading import RunRecord, StudyRecord, read_study
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import (
+from ctld_lab.report.wording import counted
+from ctld_lab.statistics import (
     NOTHING,
     Estimate,
     estimate,
@@ -20,7 +21,6 @@ from ctld_lab.report.statistics import (
     unpaired_difference,
     word,
 )
-from ctld_lab.report.wording import counted
 
 # Fields of a double-well result that say how it was made, not what came out.
 NOT_MEASURED = {"dimensions", "steps", "seed", "tempered", "seconds", "diverged", "format"}

@@ -9,9 +9,9 @@ from ctld_lab.report.plots import BLACK, GREY, NAMES, Key, Panel, Plot, Series, 
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import COLUMNS, Content, Prose, Standing, Table, cells, paper_note, printed_values
 from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.statistics import MARGIN, TIE, UNDECIDED
 from ctld_lab.report.tables import Row, final_frame, final_table
 from ctld_lab.report.wording import show, show_range
+from ctld_lab.statistics import MARGIN, TIE, UNDECIDED
 
 MEASURED = Key("measured, 95 % interval", BLACK, marker="o", line=False)
 PAPER = Key("the paper, Table 3", GREY, marker="D", line=False)

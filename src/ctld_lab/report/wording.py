@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from ctld_lab.report.statistics import Estimate
+from ctld_lab.statistics import Estimate
 
 FILTERS = ("show", "show_estimate", "show_range", "show_setting", "show_seconds", "listed", "counted")
 MINUS = "\N{MINUS SIGN}"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from ctld_lab.report.statistics import (
+from ctld_lab.statistics import (
     Estimate,
     estimate,
     holm,
@@ -14,6 +14,7 @@ from ctld_lab.report.statistics import (
     paired_difference,
     spread,
     unpaired_difference,
+    verdicts,
     word,
 )
 
@@ -149,3 +150,21 @@ def test_spread_is_right_as_often_as_it_says():
         for _ in range(400)
     ]
     assert abs(np.mean(found) - 0.05) < 0.033
+
+
+def test_holm_counts_what_was_planned_and_is_missing():
+    assert holm({"a": 0.01, "b": 0.02}, planned=5) == pytest.approx({"a": 0.05, "b": 0.08})
+
+
+def test_verdicts_are_corrected_and_have_a_side():
+    seen = {
+        "clear": estimate([-1.0, -1.1, -0.9, -1.0]),
+        "worse": estimate([1.0, 1.1, 0.9, 1.0]),
+        "equal": estimate([0.01, -0.01, 0.0, 0.02]),
+        "open": estimate([0.5, -0.4, 0.1, 0.3]),
+        "one seed": estimate([1.0]),
+    }
+    assert verdicts(seen, 0.1) == {"clear": "ahead", "worse": "behind", "equal": "tie", "open": "undecided"}
+    assert verdicts(seen, 0.1, lower_is_better=False)["clear"] == "behind"
+    assert verdicts({"once": estimate([1.0, 1.3, 0.6])}, 0.0) == {"once": "behind"}
+    assert verdicts({"once": estimate([1.0, 1.3, 0.6])}, 0.0, planned=5) == {"once": "undecided"}
