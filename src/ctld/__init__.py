@@ -9,7 +9,7 @@ is kept along a run and predicts together, `diagnostics` what turns recorded arr
 minimum is.
 """
 
-from ctld import chains, diagnostics, ensembles, noise, schedules, tempering
+from ctld import chains, diagnostics, ensembles, noise, sampling, schedules, tempering
 from ctld.checks import DisagreementError, DriftError, NonFiniteError, TemperatureWarning
 from ctld.cycles import CycleLR
 from ctld.ensembles import Ensemble, SampleCollector, fit_ensemble, predict
@@ -34,6 +34,7 @@ from ctld.optimizers import (
     StepRecord,
     create,
 )
+from ctld.sampling import Draws, sample
 from ctld.tempering import ConfiningWell, Metadynamics, SharedMetadynamics, TemperatureScaling, Tempering
 
 __version__ = "0.2.0"
@@ -53,6 +54,7 @@ __all__ = [
     "ConfiningWell",
     "CycleLR",
     "DisagreementError",
+    "Draws",
     "DriftError",
     "Ensemble",
     "GroupTemperatures",
@@ -77,6 +79,8 @@ __all__ = [
     "fit_ensemble",
     "noise",
     "predict",
+    "sample",
+    "sampling",
     "schedules",
     "tempering",
 ]

@@ -88,5 +88,26 @@ def test_a_chain_that_diverged_is_named() -> None:
 
 def test_without_arviz(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "arviz", None)
-    with pytest.raises(ImportError, match=r'pip install "ctld\[lab\]"'):
-        convergence({"x": autoregressions(100, 0.0)})
+    assert convergence({"x": autoregressions(100, 0.0)})["x"].r_hat.shape == (QUANTITIES,)
+    with pytest.raises(ImportError, match="python -m pip install arviz"):
+        to_arviz({"x": autoregressions(100, 0.0)})
+
+
+def test_the_numbers_are_those_of_arviz() -> None:
+    """Draws that are correlated, alternate, repeat themselves or disagree; R-hat to rounding, ESS within 1 %.
+
+    ArviZ makes the sequence of pairs monotone by the mean of the pair before, which differs by less.
+    """
+    arviz = pytest.importorskip("arviz")
+    series = autoregressions(400, 0.8)[:, :, :6]
+    series[:, :, 1] = autoregressions(400, -0.6)[:, :, 1]
+    series[:, :, 2] = np.round(series[:, :, 2])
+    series[0, :, 3] += 1.0
+    series[1, :, 4] *= 4.0
+    data = arviz.convert_to_dataset({"x": series[:, :, :5]})
+    series[:, :, 5] = 3.0
+    found = convergence({"x": series})["x"]
+    np.testing.assert_allclose(found.r_hat[:5], arviz.rhat(data)["x"].values, rtol=1e-12)
+    for method, own in (("bulk", found.ess_bulk), ("tail", found.ess_tail)):
+        np.testing.assert_allclose(own[:5], arviz.ess(data, method=method)["x"].values, rtol=0.01)
+    assert (found.r_hat[5], found.ess_bulk[5]) == (1.0, CHAINS * 400)

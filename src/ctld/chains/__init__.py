@@ -8,5 +8,6 @@
 """
 
 from ctld.chains.chains import Chains, NonFiniteChainsError
+from ctld.chains.separate import SeparateChains
 
-__all__ = ["Chains", "NonFiniteChainsError"]
+__all__ = ["Chains", "NonFiniteChainsError", "SeparateChains"]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map_only
 
+from ctld.chains.evaluation import checked_outputs, evaluating
 from ctld.chains.refusals import check_batch, check_modes, check_optimizers, failing_module, refusal
 from ctld.chains.stack import stacks_of
 from ctld.checks import NonFiniteError
@@ -67,8 +68,12 @@ class Chains:
         self._stepped = True
         check_optimizers(self.models, self.optimizers)
         self._takes_loss = ["loss" in inspect.signature(each.step).parameters for each in self.optimizers]
+        self._gather()
+
+    def _gather(self) -> None:
+        """Move the models' tensors into common memory."""
         self._parameters, self._buffers = stacks_of(self.models)
-        self._program = _Program(self.models[0], loss)
+        self._program = _Program(self.models[0], self.loss)
 
     def __len__(self) -> int:
         return len(self.models)
@@ -77,6 +82,19 @@ class Chains:
     def stacked(self) -> dict[str, Tensor]:
         """The parameters of all chains by name, chains first. They are live: clone what is to be kept as a draw."""
         return {name: stack.whole.detach() for name, stack in self._parameters.items()}
+
+    @torch.no_grad()
+    def outputs(self, inputs: Any) -> Tensor:
+        """Return model(inputs) for every chain, chains first, computed in evaluation mode and without gradients."""
+        model = self.models[0]
+        parameters, buffers = self.stacked, {name: stack.whole.clone() for name, stack in self._buffers.items()}
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
+            return functional_call(model, parameters | buffers, (inputs,))
+
+        with evaluating([model]):
+            found: Any = vmap(one, randomness="different")(parameters, buffers)
+        return checked_outputs(found)
 
     # ---- gradients ----
 

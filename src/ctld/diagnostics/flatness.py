@@ -44,20 +44,27 @@ class Sharpness:
 
 
 def top_eigenvalues(
-    loss: Loss, parameters: Iterable[Tensor], count: int = 1, *, iterations: int = 50, seed: int = 0
+    loss: Loss,
+    parameters: Iterable[Tensor],
+    count: int = 1,
+    *,
+    iterations: int = 50,
+    seed: int = 0,
+    by_differences: bool = False,
 ) -> Eigenvalues:
     """The `count` largest eigenvalues of the Hessian, by Lanczos with full re-orthogonalisation.
 
     The largest, not the largest in magnitude. Costs one gradient, `iterations` Hessian-vector products (about two gradients
     each), and as many vectors in memory. The extreme eigenvalues come first, those that are close together last: see that the
-    residuals are small. With as many iterations as parameters the whole spectrum is found.
+    residuals are small. With as many iterations as parameters the whole spectrum is found. Where the loss cannot be
+    differentiated twice, `by_differences=True` takes differences of gradients.
     """
     space = ParameterSpace(parameters)
     count = integer("count", count, at_least=1)
     if count > space.size:
         raise ValueError(f"count = {count} is more than there are parameters, {space.size}")
     iterations = min(integer("iterations", iterations, at_least=count), space.size)
-    product = space.hessian(loss)
+    product = space.differences(loss) if by_differences else space.hessian(loss)
     generator = torch.Generator().manual_seed(seed)
     basis: list[Tensor] = []
     diagonal: list[float] = []

@@ -106,6 +106,22 @@ class ParameterSpace:
 
         return product
 
+    def differences(self, loss: Loss) -> Callable[[Tensor], Tensor]:
+        """Return v ↦ Hv by central differences of the gradient, for a loss that can be differentiated once only."""
+        step = torch.finfo(self._dtype).eps ** (1.0 / 3.0)
+
+        def product(vector: Tensor) -> Tensor:
+            with self.kept() as center:
+                reach = step * max(float(center.norm()), 1.0) / max(float(vector.norm()), 1e-30)
+                slopes = []
+                for moved in (center + reach * vector, center - reach * vector):
+                    self.put(moved)
+                    slopes.append(self.gradient(loss)[1])
+            image: Tensor = (slopes[0] - slopes[1]) / (2.0 * reach)
+            return image
+
+        return product
+
 
 def _check_twice(gradients: Iterable[Tensor]) -> None:
     """Look for the marks of `once_differentiable`: on the way to the parameters torch passes them by, as if they were flat."""

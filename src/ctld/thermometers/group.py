@@ -21,6 +21,16 @@ class GroupTemperatures:
     kinetic: Estimate | None = None
     configurational: Estimate | None = None
     minibatch_heat: Estimate | None = None
+    remaining_heat: float | None = None
+    """Share of the minibatches' heat that stays in the parameters: 1 for batches drawn with replacement, less for epochs."""
+
+    @property
+    def effective(self) -> Estimate | None:
+        """The temperature of the parameters: the kinetic one, of whose excess the order of batches takes a part away."""
+        if self.kinetic is None or self.remaining_heat is None or self.kinetic.mean <= 1.0:
+            return self.kinetic
+        share = self.remaining_heat
+        return Estimate(1.0 + share * (self.kinetic.mean - 1.0), share * self.kinetic.standard_error)
 
 
 class GroupThermometer:
@@ -68,8 +78,8 @@ class GroupThermometer:
         self.identity = seen[0]
 
     def _average(self) -> None:
-        parts = self.kinetic, self.configurational, self.heat
-        self.temperatures = GroupTemperatures(*(part.estimate() for part in parts))
+        kinetic, configurational, heat = (part.estimate() for part in (self.kinetic, self.configurational, self.heat))
+        self.temperatures = GroupTemperatures(kinetic, configurational, heat)
 
     @property
     def numbers(self) -> list[float]:

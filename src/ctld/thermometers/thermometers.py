@@ -129,6 +129,11 @@ class Thermometers:
         for thermometer in self.groups.values():
             thermometer.hold(None)
 
+    def restart(self) -> None:
+        """Forget what was read, as when burn-in is over."""
+        self.groups.clear()
+        self._readings, self._seen, self.last_cold_step = [], {}, -1
+
     # ---- state ----
 
     def __getstate__(self) -> dict[str, Any]:
