@@ -20,7 +20,7 @@ SLOW = {
     *("test_examples.py", "test_benchmarks.py", "test_chains.py", "test_clipping.py", "test_documents.py"),
     *("ensembles/test_prediction.py", "optimizers/test_live_thermometers.py"),
     *("ensembles/test_ensembles_on_ranks.py", "optimizers/test_distributed.py", "optimizers/test_elastic.py"),
-    *(f"lab/test_{name}.py" for name in ("check", "cli_signals", "faults", "flatness_command", "own_study", "ranks")),
+    *(f"lab/test_{name}.py" for name in ("check", "cli_signals", "faults", "flatness_command", "own_study")),
     *(f"lab/test_{name}.py" for name in ("executors", "executors_ray", "report_page", "report_published", "timing")),
     *(f"lab/test_{name}.py" for name in ("studies", "double_well_study", "ensemble_study", "tempering_study")),
     *(f"lab/test_{name}.py" for name in ("traps_tables", "posterior", "images", "peers", "hostile", "report_tables")),

@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
 
-LOOP = {"ctld_lab.control", "ctld_lab.ranks", "ctld_lab.records", "ctld_lab.streams"}
+LOOP = {"ctld_lab.control", "ctld_lab.records", "ctld_lab.streams"}
 # Each part, and the parts of this project that it may import besides itself.
 ARROWS = {
     "ctld.checks": set(),
@@ -66,21 +66,19 @@ ARROWS = {
     "ctld_lab.streams": set(),
     "ctld_lab.stopwatch": set(),
     "ctld_lab.statistics": set(),
-    "ctld_lab.ranks": set(),
-    "ctld_lab.control": {"ctld_lab.ranks", "ctld_lab.records"},
-    "ctld_lab.resumable": {"ctld_lab.records"},
+    "ctld_lab.control": {"ctld_lab.records"},
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
     "ctld_lab.report": {"ctld_lab.records", "ctld_lab.statistics"},
     "ctld_lab.heat": {"ctld"},
     "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
-    "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.ranks", "ctld_lab.streams"},
+    "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.streams"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams", "ctld_lab.report"},
     "ctld_lab.train": {"ctld", "ctld.ensembles", "ctld_lab.workloads", "ctld_lab.checkpoints"}
     | {f"ctld_lab.{part}" for part in ("heat", "methods")}
     | LOOP,
-    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.resumable", "ctld_lab.stopwatch"} | LOOP,
-    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers", "ctld_lab.resumable"} | LOOP,
+    "ctld_lab.timing": {"ctld", "ctld_lab.workloads", "ctld_lab.stopwatch"} | LOOP,
+    "ctld_lab.sampling": {"ctld", "ctld.diagnostics", "ctld.optimizers"} | LOOP,
     "ctld_lab.check": {
         "ctld",
         "ctld.diagnostics",
@@ -120,12 +118,13 @@ ARROWS = {
         "ctld_lab.traps",
         "ctld_lab.workloads",
     },
-    "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "ranks", "records")},
+    "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "records")},
     "ctld_lab": {
         f"ctld_lab.{part}"
         for part in (
             *(
                 "check",
+                "checkpoints",
                 "control",
                 "data",
                 "executors",

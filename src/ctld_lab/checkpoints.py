@@ -33,7 +33,17 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     tensors: dict[str, torch.Tensor] = {}
     nesting = json.dumps(_take_apart(state, tensors))
     metadata = {"format": FORMAT, "nesting": nesting, "checksum": _checksum(nesting, tensors)}
-    write_bytes(path, to_bytes(tensors, metadata), keep=previous(path))
+    write_bytes(path, _in_order(to_bytes(tensors, metadata)), keep=previous(path))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file for the same state: safetensors writes the keys of its metadata in an order that changes."""
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join((struct.pack("<Q", len(text)), text, memoryview(content)[8 + size :]))
 
 
 def previous(path: Path) -> Path:

@@ -15,11 +15,11 @@ except ImportError as missing:
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.cells import CELLS, run_cells
 from ctld_lab.commands.check import check_app
+from ctld_lab.commands.checkpoints import checkpoints_app
 from ctld_lab.commands.data import data_app
 from ctld_lab.commands.flatness import flatness_app
 from ctld_lab.commands.options import DataDir, Engine, Ranks, RayAddress, Threads, Workers, examples, flag, option
 from ctld_lab.commands.status import status_app
-from ctld_lab.executors import torchrun
 from ctld_lab.files import printable
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (check_app, flatness_app, status_app):
+for part in (check_app, checkpoints_app, flatness_app, status_app):
     app.add_typer(part)
 app.add_typer(data_app, name="data")
 
@@ -63,8 +63,8 @@ def _top(version: Annotated[bool, flag("--version", "Show the version and leave.
         "ctld run sda --scale smoke",
         "ctld run charrnn --methods sgd,ctld --seeds 3 --workers 2",
         "ctld run charrnn --text mybook.txt --dir runs/mybook",
+        "ctld run charrnn --scale paper --from results/paper/checkpoints",
         "ctld run sda --scale paper --engine ray --ray-address auto",
-        "ctld run charrnn --ranks 2",
         "ctld run my_study.py",
     ),
     help="Execute a study: each method and seed, tuning first, then the report.\n\n"
@@ -119,6 +119,13 @@ def run(
     ] = None,
     text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
+    autocast: Annotated[
+        bool, flag("--autocast", "Train in bfloat16 where torch.autocast does, quicker on processors that have it.")
+    ] = False,
+    checkpoints: Annotated[
+        Path | None,
+        option("DIR", 'Go on from what "ctld checkpoints" has published there.', False, name="--from"),
+    ] = None,
     report: Annotated[bool, flag("--report/--no-report", "Build the report when the runs are done.")] = True,
     tensorboard: Annotated[bool, flag("--tensorboard", "Write curves for TensorBoard too.")] = False,
     engine: Engine = None,
@@ -129,23 +136,32 @@ def run(
 ) -> None:
     if study in CELLS:
         given = {"seeds": seeds, "trials": trials, "tuned": tuned, "text": text, "engine": engine, "workers": workers}
-        given |= {"threads": threads, "ranks": ranks, "ray-address": ray_address}
+        given |= {"threads": threads, "ray-address": ray_address}
         given |= {"no-report": not report or None, "tensorboard": tensorboard or None}
         run_cells(study, scale or "laptop", directory, methods=methods, data=data, data_dir=data_dir, unused=given)
         return
+    _refuse_ranks(ranks)
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale
 
     scale = scale or default_scale(study)
-    code = run_study(
-        Order(study, scale, methods, seeds, trials, tuned, data, text, data_dir),
-        directory or Path("runs") / f"{Path(study).stem}-{scale}",
-        Machinery(engine, workers, threads, ray_address, ranks),
-        Console(),
-        again=_again(),
+    order = Order(
+        study,
+        scale,
+        methods,
+        seeds,
+        trials,
+        tuned,
+        data,
+        text,
+        data_dir,
+        autocast,
         report=report,
         tensorboard=tensorboard,
     )
+    directory = directory or Path("runs") / f"{Path(study).stem}-{scale}"
+    machinery = Machinery(engine, workers, threads, ray_address)
+    code = run_study(order, directory, machinery, Console(), again=_again(), checkpoints=checkpoints)
     raise typer.Exit(code)
 
 
@@ -160,9 +176,10 @@ def resume(
     ray_address: RayAddress = None,
 ) -> None:
     """Go on where a study or a run was when it stopped."""
+    _refuse_ranks(ranks)
     from ctld_lab.commands.carry_out import Machinery, resume_path
 
-    machinery = Machinery(engine, workers, threads, ray_address, ranks)
+    machinery = Machinery(engine, workers, threads, ray_address)
     raise typer.Exit(resume_path(path, machinery, Console(), data_dir=data_dir, again=_again()))
 
 
@@ -215,9 +232,17 @@ def demo(
 # ---- the command ----
 
 
+def _refuse_ranks(ranks: int | None) -> None:
+    """Until 0.4: `ctld run --ranks` was there in 0.2."""
+    if ranks is not None:
+        raise Refusal(
+            "--ranks is gone: a run of the laboratory is one process. To train on several, see examples/digits_on_ranks.py "
+            "and docs/distributed.md"
+        )
+
+
 def _again() -> str:
-    """What was typed; how many processes torchrun was told to start, it does not tell."""
-    return shlex.join([*(("torchrun", "...", "-m", "ctld_lab") if torchrun.launched() else ("ctld",)), *_typed])
+    return shlex.join(["ctld", *_typed])
 
 
 _typed: list[str] = []
@@ -226,7 +251,7 @@ _typed: list[str] = []
 def main(arguments: Sequence[str] | None = None) -> None:
     """Exit codes: 0 all is well, 1 something failed, 2 wrong usage, 3 unconverged, 130 interrupted."""
     _typed[:] = sys.argv[1:] if arguments is None else arguments
-    sys.exit(torchrun.carry_out(lambda: _main(_typed)) if torchrun.launched() else _main(_typed))
+    sys.exit(_main(_typed))
 
 
 def _main(arguments: list[str]) -> int:

@@ -7,12 +7,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
 
 from ctld_lab.records import RunDirectory, write_bytes
-
-if TYPE_CHECKING:  # it brings torch
-    from ctld_lab.ranks import Ranks
 
 
 class Interrupted(Exception):
@@ -29,7 +25,6 @@ class Control:
         self.stopping = False
         self.executing = False  # a run, in the main thread
         self.saves = False  # whether the run, asked to stop, will save a checkpoint first
-        self.ranks: Ranks | None = None  # with whom this process carries out the run; None for a run of one process
         self._written = 0.0
 
     def listen(self) -> None:
@@ -40,7 +35,7 @@ class Control:
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.stopping = True
         signal.signal(number, signal.SIG_DFL)
-        if self.executing and not self.saves and self.ranks is None:  # other ranks would miss this one
+        if self.executing and not self.saves:
             raise KeyboardInterrupt
 
     def stop(self) -> None:
@@ -48,16 +43,6 @@ class Control:
         self.stopping = True
         if self.executing and not self.saves and signal.getsignal(signal.SIGINT) == self._on_signal:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which may sleep
-
-    def announce(self, **word: Any) -> None:
-        """To the other ranks, if there are any; see `Ranks.announce`."""
-        if self.ranks is not None:
-            self.ranks.announce(word)
-
-    def fail(self, directory: RunDirectory, failure: dict[str, Any]) -> None:
-        """Leave failure.json in the run's directory."""
-        with suppress(OSError):  # a full disk may be what went wrong
-            directory.write("failure.json", failure)
 
     def teller(self, directory: RunDirectory, steps: int, before: int = 0) -> Callable[[int], None]:
         """For runs without a checkpoint: hears the step now and then, counted from `before`, and ends the run if it should."""
@@ -69,11 +54,11 @@ class Control:
 
         return tell
 
-    def tell(self, directory: RunDirectory, step: int, steps: int, **more: Any) -> None:
+    def tell(self, directory: RunDirectory, step: int, steps: int) -> None:
         """Leave progress.json in the run's directory, at most once a second."""
         now = time.monotonic()
         if now - self._written >= 1.0:
             self._written = now
-            said = {"step": step, "steps": steps, "time": time.time(), **more}
+            said = {"step": step, "steps": steps, "time": time.time()}
             with suppress(OSError):  # for eyes only: nothing fails for want of it
                 write_bytes(directory.path / "progress.json", json.dumps(said).encode(), durable=False)

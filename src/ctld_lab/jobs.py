@@ -10,7 +10,7 @@ import platform
 import subprocess
 import time
 import traceback
-from contextlib import nullcontext
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,25 +34,29 @@ OWN = "CTLD_STUDY"  # as in `studies`, which bring torch
 LOCK = ".run.lock"
 MOST_THREADS = 1024
 PATIENCE = 90.0  # seconds; longer than orphans live (`executors.pool.GRACE`)
+MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "4294967296",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+"""For glibc in a worker: keep the pages that a step frees for the next one, which makes an LSTM's steps a third shorter."""
 
 
 def execute(path: Path, *, threads: int, control: Control) -> str:
-    """Returns the state in which the run is left: "done", "failed", "interrupted", or "waiting" if another process keeps it."""
+    """Return the state in which the run is left: "done", "failed", "interrupted", or "waiting" if another process keeps it."""
     asked_already = control.stopping
     if asked_already:  # a run that has not begun is not interrupted
-        control.announce(state="waiting")
         return "waiting"
     lock = FileLock(path / LOCK)
     try:
         lock.acquire(timeout=PATIENCE, poll_interval=0.2, cancel_check=lambda: control.stopping)
     except Timeout:
-        control.announce(state="waiting")
         return "waiting"
     except OSError as error:
-        return _failed(RunDirectory(path), error, control)
+        return _failed(RunDirectory(path), error)
     try:
         control.executing = True
-        return _execute(path, threads=threads, control=control)
+        return _execute(RunDirectory(path), threads, control)
     except KeyboardInterrupt:
         if not control.stopping:
             raise
@@ -62,92 +66,62 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
         lock.release()
 
 
-def _execute(path: Path, *, threads: int, control: Control) -> str:
-    """Never raises for a run that fails.
-
-    A run that is done is left alone. One that was begun on another number of threads keeps that number, since sums, and so
-    the last bits of everything, depend on it. Where there are other ranks, they `follow`.
-    """
-    directory = RunDirectory(path)
+def _execute(directory: RunDirectory, threads: int, control: Control) -> str:
+    """Never raises for a run that fails: the others go on, and the next attempt starts from its checkpoint."""
     try:
-        if directory.result() is not None:
-            control.announce(state="done")
-        else:
+        if directory.result() is None:
             config = directory.config()
             if config.get("kind") not in KINDS:
-                raise RecordError(f"{path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
-            threads = _begin(directory, threads, control)
-            control.announce(threads=threads)
-            result = _run(directory, control)
-            if result is None:
-                return "interrupted"
-            directory.write("result.json", result)
-        _clean_up(path)
+                raise RecordError(f"{directory.path} is of kind {config.get('kind')!r}; known: {', '.join(KINDS)}")
+            _begin(directory, threads)
+            if OWN in os.environ:
+                importlib.import_module("ctld_lab.studies").load(Path(os.environ[OWN]))
+            module = importlib.import_module(KINDS[config["kind"]])
+            directory.write("result.json", module.run(directory, config, control))
+        _clean_up(directory.path)
+    except Interrupted:
+        return "interrupted"
     except Exception as error:
-        return _failed(directory, error, control)
+        return _failed(directory, error)
     return "done"
 
 
-def _failed(directory: RunDirectory, error: Exception, control: Control) -> str:
-    """The other runs go on; what went wrong is kept beside the run, and the next attempt starts from its checkpoint."""
-    control.fail(directory, _describe(error))
-    control.announce(state="failed")
+def _failed(directory: RunDirectory, error: Exception) -> str:
+    with suppress(OSError):  # a full disk may be what went wrong
+        directory.write("failure.json", _failure(f"{type(error).__name__}: {error}", traceback.format_exc()))
     return "failed"
 
 
-def follow(path: Path, *, control: Control) -> str:
-    """`execute`, of a rank that is not the first."""
-    assert control.ranks is not None
+def lost(path: Path, cause: str, control: Control, details: str = "") -> str:
+    """The state of a run whose process died under it: failed, unless it was done or was to be stopped anyway."""
     directory = RunDirectory(path)
-    try:
-        word = control.ranks.heard()
-        if "state" in word:
-            return str(word["state"])
-        _set_threads(int(word["threads"]))
-        result = _run(directory, control)
-    except Exception as error:
-        control.fail(directory, _describe(error))
-        return "failed"
-    return "interrupted" if result is None else "done"
+    if directory.result() is not None:
+        return "done"
+    if control.stopping:
+        return "interrupted"
+    with suppress(OSError):  # a full disk must not stop the others
+        directory.write("failure.json", _failure(cause, details))
+    return "failed"
 
 
-def _begin(directory: RunDirectory, threads: int, control: Control) -> int:
-    """Write down in which environment; returns the number of threads."""
+def _begin(directory: RunDirectory, threads: int) -> None:
+    """Write down in which environment, and set the number of threads.
+
+    A run that was begun on another number of threads keeps that number: sums, and so the last bits of everything, depend on it.
+    """
     before = directory.environment()
-    ranks = control.ranks.size if control.ranks else 1
-    if ranks == before.get("ranks", 1):  # on another number of ranks the last bits differ anyway
-        threads = before.get("threads", threads)
-        if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
-            raise RecordError(
-                f"{directory.path / 'environment.json'} says {str(threads)[:40]!r} of the number of threads; remove it and run "
-                "again"
-            )
+    threads = before.get("threads", threads)
+    if not isinstance(threads, int) or not 1 <= threads <= MOST_THREADS:
+        raise RecordError(
+            f"{directory.path / 'environment.json'} says {str(threads)[:40]!r} of the number of threads; "
+            "remove it and run again"
+        )
     _set_threads(threads)
     (directory.path / "failure.json").unlink(missing_ok=True)  # first: a full disk below is a failure of its own
-    directory.write("environment.json", _attempt(before, environment(threads) | {"ranks": ranks}))
-    return threads
+    directory.write("environment.json", _attempt(before, environment(threads)))
 
 
-def _run(directory: RunDirectory, control: Control) -> dict[str, Any] | None:
-    """What comes out, together with other ranks if there are any; None if it was interrupted."""
-    with control.ranks.joined() if control.ranks else nullcontext():
-        # Only now: a rank that cannot read it must be able to tell the others why it leaves.
-        config = directory.config()
-        if OWN in os.environ:
-            importlib.import_module("ctld_lab.studies").load(Path(os.environ[OWN]))
-        module = importlib.import_module(KINDS[config["kind"]])
-        try:
-            result: dict[str, Any] = module.run(directory, config, control)
-        except Interrupted:
-            return None
-        return result
-
-
-def _describe(error: Exception) -> dict[str, Any]:
-    return failure(f"{type(error).__name__}: {error}", traceback.format_exc())
-
-
-def failure(error: str, details: str = "") -> dict[str, Any]:
+def _failure(error: str, details: str = "") -> dict[str, Any]:
     """What failure.json holds."""
     return {"error": error, "traceback": details, "time": _now()}
 
@@ -157,8 +131,7 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     if not before:
         return now | {"attempts": 1}
     kept = before | {"attempts": int(before.get("attempts", 0)) + 1}
-    # A record of before ranks were counted was made by one.
-    if any(now.get(key) != ({"ranks": 1} | before).get(key) for key in ("versions", "commit", "dirty", "ranks")):
+    if any(now.get(key) != before.get(key) for key in ("versions", "commit", "dirty")):
         kept["went_on_in"] = [*before.get("went_on_in", ()), now]
     return kept
 

@@ -44,6 +44,7 @@ __all__ = [  # reading and writing is in `files`; what others need of it is had 
     "RunDirectory",
     "StudyDirectory",
     "find_studies",
+    "is_name",
     "notes_in",
     "number",
     "plain",
@@ -163,9 +164,16 @@ class RunDirectory:
     def trace(self) -> list[dict[str, Any]]:
         return list(self.lines("trace.jsonl"))
 
+    def reopen(self) -> tuple[list[dict[str, Any]], Appender]:
+        """The lines of a run whose metrics.jsonl is its checkpoint, without one that was cut off; and what appends the next."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            self.cut(path.name, path.read_bytes().rfind(b"\n") + 1)
+        return self.metrics(), Appender(path)
+
     def cut(self, name: str, length: int) -> None:
         """Take away what was appended after a checkpoint that saw `length` bytes."""
-        if not _is_name(name) or length < 0:  # a checkpoint is data: it must not empty other files
+        if not is_name(name) or length < 0:  # a checkpoint is data: it must not empty other files
             raise RecordError(f"{name!r} cut to {length} bytes: no file of {self.path}")
         path = self.path / name
         check_own(path)
@@ -206,14 +214,14 @@ class StudyDirectory:
         return read_json(self.path / "study.json")
 
     def run(self, name: str) -> RunDirectory:
-        if name in (".", "..") or not _is_name(name):
+        if name in (".", "..") or not is_name(name):
             raise RecordError(f"{name!r} is no name of a run: it must not leave {self.path}")
         return RunDirectory(self.path / "runs" / name)
 
     def runs(self) -> list[RunDirectory]:
         """By name. What has no configuration yet (killed before it was written) is left out."""
         found = sorted((self.path / "runs").glob("*/config.json"))
-        return [RunDirectory(path.parent) for path in found if _is_name(path.parent.name)]
+        return [RunDirectory(path.parent) for path in found if is_name(path.parent.name)]
 
     def prepare(self, description: dict[str, Any]) -> None:
         """Write study.json, or see that what is there fits; methods and seeds of an older command are kept beside new ones."""
@@ -227,11 +235,9 @@ class StudyDirectory:
                         f"{self.path} holds {key} = {_short(kept.get(key))}, not {_short(description.get(key))}; "
                         "give another --dir"
                     )
-            for key in ("methods", "seeds", "commands"):
-                description[key] = [
-                    *kept.get(key, ()),
-                    *(item for item in description[key] if item not in kept.get(key, ())),
-                ]
+            for key in ("methods", "seeds", "commands", "orders"):
+                before, now = kept.get(key, []), description.get(key, [])
+                description[key] = [*before, *(item for item in now if item not in before)]
             if kept == description:
                 return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -251,7 +257,7 @@ def _checksum(value: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
     """One step down, and nothing that a terminal would obey."""
     return bool(name) and Path(name).name == name and name.isprintable()
 

@@ -19,7 +19,6 @@ import torch
 import ctld
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.records import RunDirectory
-from ctld_lab.resumable import reopen
 from ctld_lab.stopwatch import median_interval, nanoseconds_waited
 from ctld_lab.streams import numpy_generator, stream_seed
 from ctld_lab.workloads import load_images
@@ -80,7 +79,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
     rounds, batches, seed = int(config["rounds"]), int(config["batches"]), int(config["seed"])
     images = load_images(config["data"]["name"], config["data"]["sha256"])
     workload = MnistCNN(images.train, images.train_labels, seed=seed)
-    lines, appender = reopen(directory)
+    lines, appender = directory.reopen()
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(seed, "dropout"))

@@ -8,7 +8,8 @@ its last checkpoint to the same bits.
 import math
 import time
 import warnings
-from typing import Any, cast
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,10 +21,10 @@ from ctld_lab import methods, workloads
 from ctld_lab.checkpoints import load_newest, save_checkpoint
 from ctld_lab.control import Control, Interrupted
 from ctld_lab.heat import Heat
-from ctld_lab.ranks import ALONE, RanksError
 from ctld_lab.records import Appender, RecordError, RunDirectory
 from ctld_lab.streams import stream_seed
 
+NOTHING = nullcontext()
 LINES = ("metrics.jsonl", "trace.jsonl")
 Splits = dict[str, dict[str, float]]
 
@@ -41,7 +42,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         # What CTLD warns of (no prior, α outside) is the study's own choice, or is recorded in the result.
         warnings.simplefilter("ignore", UserWarning)
         try:
-            training.take_up()
+            training.restore()
             control.saves = True
             while training.stage < training.workload.stages:
                 training.train_stage()
@@ -71,15 +72,13 @@ class Training:
         self.seed = int(config["seed"])
         self.schedule: Any = config.get("schedule")
         self.clip: float | None = config.get("clip")
+        self.autocast = torch.bfloat16 if config.get("autocast") else None
         self.checkpoint_seconds = float(config["checkpoint_seconds"])
         cycle_steps = config["optimizer"].get("cycle_steps")
         cycles = config["steps"][0] // cycle_steps if cycle_steps else 1
         self.trace_every = max(1, cycles * config["exploration_steps"] // 1000)
         self.all_steps = int(sum(config["steps"]))
-        self.ranks = control.ranks or ALONE
         self.workload = workloads.build(config)
-        if self.ranks.size > 1:
-            self.workload.divide(self.ranks)
         self.members, self.kept_steps = None, frozenset(map(int, config.get("members", {}).get("steps", ())))
         if "members" in config:  # part of the checkpoint: a run that goes on has the members that it would have had
             at_most = len(self.kept_steps) * self.workload.stages
@@ -118,7 +117,7 @@ class Training:
 
     def end_stage(self) -> None:
         """Evaluate on all data: that is what counts, and no point of a learning curve, which sees less."""
-        splits = self._evaluated(thorough=True)
+        splits = self.workload.evaluate(thorough=True)
         self._check(splits)
         self.ends.append(splits | self._heat())
         self.stage, self.stage_step = self.stage + 1, 0
@@ -132,13 +131,10 @@ class Training:
             rate = self.config["optimizer"]["lr"] * methods.relative_rate(self.schedule, self.stage_step)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-        loss = self.workload.loss(self.stage_step)
+        with torch.autocast("cpu", self.autocast) if self.autocast else NOTHING:
+            loss = self.workload.loss(self.stage_step)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        if self.ranks.size > 1:
-            stopping, due = self.ranks.average_gradients(
-                self.parameters, stopping=self.control.stopping, saving=self._save_due()
-            )
         if self.clip is not None:
             nn.utils.clip_grad_value_(self.parameters, self.clip)  # each element, as char-rnn does
         exploring = tempered is not None and tempered.exploring
@@ -151,14 +147,12 @@ class Training:
             self.members.collect(step=self.step)
         if tempered is not None and exploring:
             self._record_heat(tempered)
-        if self.ranks.first:
-            self.control.tell(self.directory, self.step, self.all_steps)
+        self.control.tell(self.directory, self.step, self.all_steps)
         if self.stage_step in self.evaluations:
             self._tick("train")
             self.evaluate()
-        if self.ranks.size == 1:
-            stopping, due = self.control.stopping, self._save_due()
-        if stopping or due:
+        stopping = self.control.stopping
+        if stopping or time.perf_counter() - self._saved > self.checkpoint_seconds:
             self._tick("train")
             self.save()
             if stopping:
@@ -176,18 +170,8 @@ class Training:
 
     def evaluate(self) -> None:
         """Append a line to the metrics; a loss that is no number ends the run."""
-        splits = self._evaluated(thorough=False)
+        splits = self.workload.evaluate(thorough=False)
         self._tick("evaluate")
-        if self.ranks.first:
-            self._write_metrics(splits)
-        self._check(splits)
-        self._tick("log")
-
-    def _evaluated(self, *, thorough: bool) -> Splits:
-        """By rank 0, on the same data as if it were alone; the others hear it, and so all see alike whether it diverged."""
-        return cast(Splits, self.ranks.of_first(lambda: self.workload.evaluate(thorough=thorough)))
-
-    def _write_metrics(self, splits: Splits) -> None:
         line = {
             "step": self.step,
             "stage": self.stage + 1,
@@ -200,6 +184,8 @@ class Training:
         metrics = self._open()[0]
         metrics.append(line)
         metrics.flush()
+        self._check(splits)
+        self._tick("log")
 
     @staticmethod
     def _check(splits: Splits) -> None:
@@ -208,7 +194,7 @@ class Training:
 
     def _record_heat(self, optimizer: ctld.CTLD) -> None:
         line = self.heat.record(optimizer, traced=self.stage_step % self.trace_every == 0)
-        if line is not None and self.ranks.first:
+        if line is not None:
             self._open()[1].append({"step": self.step, "stage": self.stage + 1} | line)
 
     def _heat(self) -> dict[str, Any]:
@@ -218,10 +204,9 @@ class Training:
     def result(self, *, diverged: bool) -> dict[str, Any]:
         """What `result.json` holds."""
         judged = {} if diverged else self._judged()
-        if self.ranks.first:
-            self._flush()
-            if self.config.get("keep_parameters"):
-                save_checkpoint(self.directory.path / "parameters.safetensors", self.workload.model.state_dict())
+        self._flush()
+        if self.config.get("keep_parameters"):
+            save_checkpoint(self.directory.path / "parameters.safetensors", self.workload.model.state_dict())
         self._tick("log")
         result: dict[str, Any] = {
             "steps": self.step,
@@ -243,11 +228,11 @@ class Training:
         if averages:
             members = [workloads.mean_state(members)]
         assert isinstance(workload, workloads.Classifier)
-        splits = cast(Splits, self.ranks.of_first(lambda: workloads.judged(workload, members)))
+        splits = workloads.judged(workload, members)
         self._check(splits)
         workload.model.load_state_dict(members[-1])
         if averages:  # which is no model that training ended with
-            splits["train"] = self._evaluated(thorough=True)["train"]
+            splits["train"] = self.workload.evaluate(thorough=True)["train"]
             self._check(splits)
         self._tick("evaluate")
         return splits | {"members": len(members)}
@@ -260,20 +245,14 @@ class Training:
 
     # ---- checkpoints ----
 
-    def _save_due(self) -> bool:
-        return time.perf_counter() - self._saved > self.checkpoint_seconds
-
     def save(self) -> None:
         """Lines first, to the disk; then, in one move, the checkpoint that vouches for them."""
-        workload = self.workload.state()
-        if not self.ranks.first:
-            return
         metrics, trace = self._flush()
         self._tick("log")
         state = {
             "stage": self.stage,
             "stage_step": self.stage_step,
-            "workload": workload,
+            "workload": self.workload.state(),
             "optimizer": self.optimizer.state_dict(),
             "generator": torch.get_rng_state(),
             "ends": self.ends,
@@ -285,20 +264,6 @@ class Training:
         save_checkpoint(self.directory.checkpoint, state)
         self._tick("log")
         self._saved = time.perf_counter()
-
-    def take_up(self) -> None:
-        """`restore`, on every rank from the same files; rank 0 goes first, since it may have to set a damaged one aside."""
-        if self.ranks.first:
-            self.restore()
-        self.ranks.wait()
-        if not self.ranks.first:
-            self.restore()
-        first = self.ranks.of_first(lambda: [self.stage, self.stage_step])
-        if first != [self.stage, self.stage_step]:
-            raise RanksError(
-                f"{self.ranks} read another checkpoint than rank 0; let all have one {self.directory.path}"
-            )
-        self.ranks.wait()  # nothing is appended until all have read
 
     def restore(self) -> None:
         """Take up the newest good checkpoint; where there never was one, start from nothing."""
@@ -328,7 +293,7 @@ class Training:
             ) from error
         for name, length in zip(LINES, lengths, strict=True):
             self.directory.cut(name, length)
-        if note and self.ranks.first:
+        if note:
             self.directory.note(f"{note}, at step {self.step:,}")
 
     def _open(self) -> tuple[Appender, Appender]:

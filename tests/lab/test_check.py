@@ -255,7 +255,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     file = tmp_path / "check.json"
     code, out, err = call(capsys, f"--targets gaussian --tempering constant --steps 5000 --json {file}")
     assert (code, err) == (0, "")
-    for word in ("expected", "measured", "error", "z", "half-trips", "verdict", CONFIGURATIONAL, "3 pass"):
+    for word in ("expected", "measured", "error", "z", "trips", "verdict", CONFIGURATIONAL, "3 pass"):
         assert word in out
     assert max(map(len, out.splitlines())) <= 80
     written = json.loads(file.read_text())

@@ -160,8 +160,8 @@ def test_ctrl_c_between_runs(ctld, monkeypatch):
 # ---- resume ----
 
 
-def test_resume_a_study_does_all_its_commands(ctld):
-    ctld(f"{RUN} --no-report --seeds 1")
+def test_resume_a_study_does_all_its_orders(ctld):
+    ctld(f"{RUN} --seeds 1")
     ctld(f"{RUN} --no-report --seeds 5, --methods good")
     for name in ("good-0", "good-5"):
         Path(f"study/runs/{name}/result.json").unlink()
@@ -175,7 +175,8 @@ def test_resume_a_study_does_all_its_commands(ctld):
         "tune-better",
         "tune-good",
     ]
-    assert out.count("report:") == 1
+    assert out.count("report:") == 0  # the last order had none
+    assert [order.get("report", True) for order in read_json(Path("moved/study.json"))["orders"]] == [True, False]
 
 
 def test_resume_one_run(ctld):
@@ -183,19 +184,19 @@ def test_resume_one_run(ctld):
     run = StudyDirectory(Path("study")).run("good-0")
     (run.path / "result.json").unlink()
     run.checkpoint.write_text("7")
-    assert ctld("resume study/runs/good-0")[0] == 0
+    assert ctld("resume study/runs/good-0 --engine local")[0] == 0
     assert run.result()["started_at"] == 7
     assert "is done" in ctld("resume study/runs/good-0")[1]
 
 
-@pytest.mark.parametrize("commands", [None, [], ["rm -rf /"], [3], "x"])
-def test_resume_trusts_no_foreign_command(ctld, commands):
+@pytest.mark.parametrize("orders", [None, [], ["rm -rf /"], [3], "x", [{"study": "sda", "scale": "smoke", "x": "y"}]])
+def test_resume_trusts_no_foreign_order(ctld, orders):
     ctld(f"{RUN} --no-report")
     path = Path("study/study.json")
-    write_json(path, read_json(path) | {"commands": commands})
+    write_json(path, read_json(path) | {"orders": orders})
     code, out = ctld("resume study")
     assert code == 1
-    assert "does not say which commands made it" in out
+    assert "--dir study" in out
 
 
 # ---- list, report, compare ----

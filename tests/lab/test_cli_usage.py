@@ -1,5 +1,6 @@
 """How `ctld` is called: help that teaches and comes at once, and refusals that say what would be right, before any work."""
 
+import json
 import os
 import re
 import resource
@@ -246,22 +247,26 @@ def test_trials_replace_those_of_the_scale():
     "order",
     [
         Order("sda", "smoke"),
-        Order("sda", "paper", seeds="1", trials=0),
-        Order("charrnn", "paper", methods="sgd,ctld", seeds="4,", data="enwik8"),
-        Order("sda", "laptop", tuned=Path("/a report")),
+        Order("charrnn", "paper", methods="sgd,ctld", seeds="4,", trials=0, data="enwik8", autocast=True, report=False),
+        Order("sda", "laptop", tuned=Path("/a report"), tensorboard=True),
         Order("charrnn", "laptop", text=Path("/a place/with 'quotes'.txt"), data_dir=Path("/data")),
     ],
 )
-def test_the_stored_command_says_it_all(order):
-    assert Order.from_command(order.command()) == order
+def test_an_order_is_stored_whole(order):
+    assert Order.from_json(json.loads(json.dumps(order.to_json()))) == order
 
 
-@pytest.mark.parametrize(
-    "command", ["", "ctld", "ctld report x", "ctld run sda --scale smoke --dir /etc", "rm -rf x", "ctld run '"]
-)
-def test_a_stored_command_that_is_not_ours(command):
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        Order.from_command(command)
+@pytest.mark.parametrize("stored", [{}, {"study": "sda"}, {"study": 3, "scale": "smoke"}, {"dir": "/etc"}])
+def test_an_order_that_is_not_ours(stored):
+    with pytest.raises(TypeError):
+        Order.from_json(stored)
+
+
+@pytest.mark.parametrize("line", ["run sda --ranks 2", "resume . --ranks 2"])
+def test_ranks_say_where_they_went(capsys, line):
+    code, _, error = call(capsys, line)
+    assert code == 2
+    assert "examples/digits_on_ranks.py" in error
 
 
 # ---- studies of cells ----

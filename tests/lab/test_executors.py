@@ -60,10 +60,8 @@ def in_background(act):
 @pytest.mark.parametrize(("engine", "workers"), [("local", 1), ("pool", 2)])
 def test_a_failing_run_does_not_stop_the_others(tmp_path, engine, workers):
     paths = prepare(tmp_path, "good", "failing", "better")
-    changes = []
-    states = run_all(paths, engine=engine, workers=workers, threads=3, on_change=lambda: changes.append(1))
+    states = run_all(paths, engine=engine, workers=workers, threads=3)
     assert list(states.values()) == ["done", "failed", "done"]
-    assert len(changes) == 3
     failure = RunDirectory(paths[1]).failure()
     assert failure["error"].startswith("ArithmeticError: seed 1 fails")
     assert "fake_kind" in failure["traceback"]
@@ -133,6 +131,15 @@ def test_a_killed_worker_costs_one_run(tmp_path):
     RunDirectory(paths[0]).checkpoint.write_text(str(ENDLESS - 1))
     assert run_all(paths[:1], engine="local") == {paths[0]: "done"}
     assert RunDirectory(paths[0]).failure() is None
+
+
+def test_workers_keep_memory_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
+    (path,) = prepare(tmp_path, "good")
+    assert run_all([path], engine="pool") == {path: "done"}
+    found = RunDirectory(path).result()["memory"]
+    assert found == jobs.MEMORY | {"MALLOC_TOP_PAD_": "4096"}
+    assert "MALLOC_MMAP_THRESHOLD_" not in os.environ
 
 
 def test_what_is_said_of_the_dead():

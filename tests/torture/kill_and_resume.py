@@ -1,10 +1,8 @@
-"""kill -9 of a run on two ranks, at random moments, again and again; each time it is resumed, and ends where it would have.
+"""kill -9 of a run, at random moments, again and again; each time it is resumed, and ends where it would have, to the bit.
 
-    python tests/torture/kill_and_resume.py --kind elastic --kills 100 --seed 0
+    python tests/torture/kill_and_resume.py --workload sda --kills 100 --seed 0
 
-A kill hits one rank, the command, or all at once; while starting, training, or writing a checkpoint. "elastic" resumes on
-1, 2 or 4 ranks, and the parameters must be those of an uninterrupted run to 1e-6 relative, in float64; "same" always on 2,
-and everything must be the same to the bit.
+A kill hits the process that trains, the command, or both; while starting, training, or writing a checkpoint.
 """
 
 import argparse
@@ -25,14 +23,12 @@ from ctld_lab.data import identify
 from ctld_lab.jobs import environment
 from ctld_lab.records import RecordError, RunDirectory, write_json
 
-KINDS = {"elastic": (2, 2, 1, 1, 4), "same": (2,)}  # of a resumed run, the ranks to draw from
-TOLERANCE = {"elastic": 1e-6, "same": 0.0}
 STEPS_PER_KILL = 90  # more than most attempts take before they are killed
 LONGEST = 120.0  # seconds that anything here may take; a machine under load is slow
 
 
 def configuration(workload, seed, kills):
-    """CTLD in float64 on an autoencoder of three stages, or on text with a carried state; each stage is half exploration."""
+    """CTLD on an autoencoder of three stages, or on text with a carried state; each stage is half exploration."""
     steps = max(450, STEPS_PER_KILL * kills)
     if workload == "sda":
         stages, data = [steps // 3] * 3, "digits"
@@ -53,26 +49,26 @@ def configuration(workload, seed, kills):
 
 
 class Attempt:
-    """`ctld resume RUN --ranks N`, in a session of its own."""
+    """`ctld resume RUN`, in a session of its own."""
 
-    def __init__(self, path, ranks):
+    def __init__(self, path):
         self.path = path
         self.live = []
-        words = [sys.executable, "-m", "ctld_lab", "resume", str(path), "--ranks", str(ranks), "--threads", "1"]
+        words = [sys.executable, "-m", "ctld_lab", "resume", str(path), "--threads", "1"]
         self.began = time.time_ns()
         self.command = subprocess.Popen(
             words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
 
-    def processes(self):
-        """Those that train, in the order of their ranks; the command itself where it has no others."""
+    def workers(self):
+        """The process that trains; none before it is started."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
                 if parent == self.command.pid and b"spawn_main" in (place / "cmdline").read_bytes():
                     found.append(int(place.name))
-        return sorted(found) or [self.command.pid]
+        return found
 
     def over(self):
         return self.command.poll() is not None
@@ -85,23 +81,20 @@ class Attempt:
     def is_saving(self):
         return self.has_saved() and any(self.path.glob(".checkpoint*.unfinished"))
 
-    def kill(self, victim, chance):
-        """`victim` is "rank", "command" or "all"; returns who it was."""
-        ranks = self.live = self.processes()
-        if victim == "rank":
-            rank = chance.randrange(len(ranks))
-            os.kill(ranks[rank], signal.SIGKILL)
-            return f"rank {rank}"
-        if victim == "command":
-            self.command.kill()
-        else:
+    def kill(self, victim):
+        """`victim` is "worker", "command" or "both"."""
+        self.live = self.workers()
+        if victim == "worker" and self.live:
+            os.kill(self.live[0], signal.SIGKILL)
+        elif victim == "both":
             os.killpg(self.command.pid, signal.SIGKILL)
-        return victim
+        else:
+            self.command.kill()
 
     def finish(self):
         """Wait for it, and return what it printed. Nothing may be left of it soon after."""
         out, _ = self.command.communicate(timeout=LONGEST)
-        wait_for(lambda: not any(map(alive, self.live)), f"a rank outlives the command: {self.live}")
+        wait_for(lambda: not any(map(alive, self.live)), f"a worker outlives the command: {self.live}")
         return out
 
 
@@ -128,12 +121,6 @@ def parameters(path):
     return torch.cat([tensor.flatten() for tensor in found.values()])
 
 
-def difference(path, other):
-    """Relative to the largest parameter."""
-    mine, theirs = parameters(path), parameters(other)
-    return float((mine - theirs).abs().max() / theirs.abs().max())
-
-
 def records(path):
     """Curves and traces, times excepted."""
     run = RunDirectory(path)
@@ -157,50 +144,45 @@ def step_of(path):
 # ---- torture ----
 
 
-def torture(kind, workload, kills, seed, root, say=print):
+def torture(workload, kills, seed, root, say=print):
     """A summary. As many runs, one after the other, as it takes for all kills to hit a live one."""
-    chance = random.Random(f"{kind} {workload} {seed}")
-    began, hits, worst, runs = time.monotonic(), [], 0.0, 0
+    chance = random.Random(f"{workload} {seed}")
+    began, hits, runs = time.monotonic(), [], 0
     while len(hits) < kills:
         config = configuration(workload, seed + runs, kills - len(hits))
         whole, tortured = RunDirectory(root / f"whole-{runs}"), RunDirectory(root / f"tortured-{runs}")
         for run in (whole, tortured):
             run.prepare(config)
-        Attempt(whole.path, 2).finish()
+        Attempt(whole.path).finish()
         assert whole.result() is not None, whole.failure()
         while tortured.result() is None:
-            ranks = 2 if not hits else chance.choice(KINDS[kind])
-            hit = one_attempt(tortured, ranks, chance, hurt=len(hits) < kills)
+            hit = one_attempt(tortured, chance, hurt=len(hits) < kills)
             if hit is not None:
                 hits.append(hit)
-                say(f"{kind} {len(hits):3d}: {ranks} ranks, {hit['victim']} while {hit['moment']} → step {hit['step']}")
-        worst = max(worst, difference(tortured.path, whole.path))
-        if kind == "same":
-            assert torch.equal(parameters(tortured.path), parameters(whole.path))
-            assert records(tortured.path) == records(whole.path)
+                say(f"{workload} {len(hits):3d}: {hit['victim']} while {hit['moment']} → step {hit['step']}")
+        assert torch.equal(parameters(tortured.path), parameters(whole.path))
+        assert records(tortured.path) == records(whole.path)
         left = [path.name for path in tortured.path.iterdir() if "checkpoint" in path.name or "unfinished" in path.name]
         assert not left, f"left behind: {left}"
         runs += 1
     summary = {
-        "kind": kind, "workload": workload, "kills": len(hits), "runs": runs, "steps": sum(config["steps"]), "seed": seed,
-        "largest_relative_difference": worst, "tolerance": TOLERANCE[kind], "seconds": round(time.monotonic() - began, 1),
-        "hits": hits,
+        "workload": workload, "kills": len(hits), "runs": runs, "steps": sum(config["steps"]), "seed": seed,
+        "differing_bits": 0, "seconds": round(time.monotonic() - began, 1), "hits": hits,
     }  # fmt: skip
-    say(f"{kind}: {len(hits)} kills, {runs} run(s), largest relative difference {worst:.2g}, {summary['seconds']} s")
-    assert worst <= TOLERANCE[kind], f"{worst} > {TOLERANCE[kind]}"
+    say(f"{workload}: {len(hits)} kills, {runs} run(s), no bit differs, {summary['seconds']} s")
     return summary
 
 
-def one_attempt(run, ranks, chance, *, hurt):
+def one_attempt(run, chance, *, hurt):
     """Resume, and kill if `hurt`. What was hit; None if the run was done before, or was left in peace."""
-    attempt = Attempt(run.path, ranks)
+    attempt = Attempt(run.path)
     try:
         if not hurt:
             out = attempt.finish()
             assert run.result() is not None, (out, run.failure())
             return None
         moment = chance.choices(("starting", "training", "saving"), (1, 4, 3))[0]
-        victim = chance.choice(("rank", "rank", "command", "all"))
+        victim = chance.choice(("worker", "worker", "command", "both"))
         delay = chance.random()
         if moment == "starting":
             time.sleep(3.0 * delay)
@@ -212,11 +194,11 @@ def one_attempt(run, ranks, chance, *, hurt):
         if attempt.over():
             assert run.result() is not None, (attempt.finish(), run.failure())
             return None
-        victim = attempt.kill(victim, chance)
+        attempt.kill(victim)
         attempt.finish()
         if run.result() is not None:  # it came too late
             return None
-        return {"ranks": ranks, "victim": victim, "moment": moment, "step": step_of(run.path)}
+        return {"victim": victim, "moment": moment, "step": step_of(run.path)}
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(attempt.command.pid, signal.SIGKILL)
@@ -224,17 +206,16 @@ def one_attempt(run, ranks, chance, *, hurt):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kind", choices=[*KINDS, "both"], default="both")
-    parser.add_argument("--workload", choices=["sda", "char_lstm"], default="sda")
-    parser.add_argument("--kills", type=int, default=100, help="of each kind")
+    parser.add_argument("--workload", choices=["sda", "char_lstm", "both"], default="both")
+    parser.add_argument("--kills", type=int, default=100, help="of each workload")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="a summary, as JSON")
     options = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)
     summaries = []
-    for kind in KINDS if options.kind == "both" else [options.kind]:
+    for workload in ("sda", "char_lstm") if options.workload == "both" else [options.workload]:
         with tempfile.TemporaryDirectory(prefix="ctld-torture-", ignore_cleanup_errors=True) as place:
-            summaries.append(torture(kind, options.workload, options.kills, options.seed, Path(place)))
+            summaries.append(torture(workload, options.kills, options.seed, Path(place)))
     if options.output is not None:
         made = environment(1)
         about = {key: made[key] for key in ("versions", "commit", "dirty", "machine", "cores", "started")}

@@ -5,16 +5,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 
 from ctld_lab.commands import Refusal, overview
+from ctld_lab.commands.checkpoints import published, take_up
 from ctld_lab.commands.lock import check_writable, locked
 from ctld_lab.commands.options import say, unknown
 from ctld_lab.commands.request import Order, build, find_study, is_file, use_data_dir
 from ctld_lab.control import Control
-from ctld_lab.executors import ENGINES, cores, run_all, torchrun
+from ctld_lab.executors import ENGINES, cores, run_all
 from ctld_lab.executors.progress import Display, first_line
 from ctld_lab.jobs import MOST_THREADS
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
@@ -32,34 +33,17 @@ class Machinery:
     workers: int | None = None
     threads: int | None = None
     ray_address: str | None = None
-    ranks: int | None = None
 
     def check(self) -> None:
         if self.engine not in (None, *ENGINES):
             raise Refusal(unknown("engine", str(self.engine), ENGINES))
-        for option, value in (("--workers", self.workers), ("--threads", self.threads), ("--ranks", self.ranks)):
+        for option, value in (("--workers", self.workers), ("--threads", self.threads)):
             if value is not None and not 1 <= value <= MOST_THREADS:
                 raise Refusal(f"{option} {value}: at least 1 and at most {MOST_THREADS} are needed")
         if self.ray_address is not None and self.engine != "ray":
             raise Refusal("--ray-address is for --engine ray")
         if self.engine == "local" and self.workers not in (None, 1):
             raise Refusal("--engine local executes one run at a time; leave --workers out, or give --engine pool")
-        if self.ranks not in (None, 1) and self.engine in ("local", "ray"):
-            raise Refusal(
-                f"--engine {self.engine} executes a run in one process; leave it out with --ranks {self.ranks}, "
-                "or start the ranks by torchrun"
-            )
-        if torchrun.launched() and {self.engine, self.workers, self.ranks} != {None}:
-            raise Refusal(
-                f"torchrun has started {torchrun.size()} ranks, which take one run after the other; leave --engine, "
-                "--workers and --ranks out"
-            )
-
-    def check_kind(self, kind: str) -> None:
-        if kind != "train" and (torchrun.launched() or self.ranks not in (None, 1)):
-            raise Refusal(
-                f"runs of kind {kind} are not trained, and have no use for ranks; leave --ranks or torchrun out"
-            )
 
     def alone(self) -> Self:
         """For a single run."""
@@ -68,18 +52,14 @@ class Machinery:
     def execute(self, paths: Sequence[Path], console: Console, title: str) -> dict[Path, str]:
         """The state of each; see `run_all`."""
         control = Control()
-        ranks = self.ranks or 1
-        workers = self.workers or (1 if self.engine == "local" or ranks > 1 else cores())
-        engine = self.engine or ("local" if workers == ranks == 1 else "pool")
+        engine = self.engine or "pool"
+        workers = self.workers or (1 if engine == "local" else cores())
         with Display(paths, console, title=title, control=control):
-            if torchrun.launched():
-                return torchrun.run_all(paths, threads=self.threads, control=control)
             return run_all(
                 paths,
                 engine=engine,
                 workers=workers,
                 threads=self.threads,
-                ranks=ranks,
                 control=control,
                 ray_address=self.ray_address,
             )
@@ -92,8 +72,8 @@ def run_study(
     console: Console,
     *,
     again: str,
-    report: bool = True,
-    tensorboard: bool = False,
+    checkpoints: Path | None = None,
+    resumed: bool = False,
 ) -> int:
     """The exit code. `again` is the command that goes on, should this one be interrupted."""
     from ctld_lab import studies
@@ -105,14 +85,15 @@ def run_study(
     place = StudyDirectory(directory)
     try:
         with locked(directory):
-            place.prepare(studies.describe(study, request, order.command()))
+            asked = [] if resumed else [order.to_json()]
+            place.prepare(studies.describe(study, request, order.command()) | {"orders": asked})
             say(console, introduce(study, request, directory))
-            states, before = follow_plan(study, request, place, machinery, console)
+            states, before = follow_plan(study, request, place, machinery, console, checkpoints)
             code = conclude(states, before, console, again=again)
             if code != INTERRUPTED:
-                if tensorboard:
+                if order.tensorboard:
                     overview.write_tensorboard(place, console)
-                if report:
+                if order.report:
                     overview.write_report(directory, console)
             return code
     except KeyboardInterrupt:  # between the runs; while they execute, Ctrl-C is theirs
@@ -127,7 +108,12 @@ def introduce(study: Study, request: Request, directory: Path) -> str:
 
 
 def follow_plan(
-    study: Study, request: Request, place: StudyDirectory, machinery: Machinery, console: Console
+    study: Study,
+    request: Request,
+    place: StudyDirectory,
+    machinery: Machinery,
+    console: Console,
+    checkpoints: Path | None = None,
 ) -> tuple[dict[Path, str], set[Path]]:
     """The state of each run that the study asked for, and those that were done before."""
     states: dict[Path, str] = {}
@@ -135,9 +121,11 @@ def follow_plan(
     for runs in study.plan(request, place):
         paths = []
         for run in runs:
-            machinery.check_kind(str(run.config.get("kind")))
-            place.run(run.name).prepare(run.config)
-            paths.append(place.run(run.name).path)
+            directory = place.run(run.name)
+            directory.prepare(run.config | _number_format(request, run.config))
+            if checkpoints is not None:
+                take_up(directory, published(place, checkpoints, run.name), console)
+            paths.append(directory.path)
         finished = [path for path in paths if path not in states and _is_over(path)]
         before.update(finished)
         states |= dict.fromkeys(finished, "done")
@@ -149,6 +137,16 @@ def follow_plan(
         if any(states[path] in ("interrupted", "waiting") for path in paths):
             break  # what comes next in the plan builds on these
     return states, before
+
+
+def _number_format(request: Request, config: dict[str, Any]) -> dict[str, Any]:
+    if "autocast" not in request.settings:
+        return {}
+    if config.get("kind") != "train":
+        raise Refusal(
+            f"--autocast is for runs that train, and this study's are of kind {config.get('kind')}; leave it out"
+        )
+    return {"autocast": request.settings["autocast"]}
 
 
 def _is_over(path: Path) -> bool:
@@ -203,22 +201,25 @@ def resume_path(path: Path, machinery: Machinery, console: Console, *, data_dir:
 
 
 def _resume_study(path: Path, machinery: Machinery, console: Console, *, data_dir: Path | None, again: str) -> int:
-    """Every command that was given to it, in order; the report comes once, at the end."""
+    """Every order that was given to it, one after the other; the report comes once, at the end, if the last order had one."""
+    description = StudyDirectory(path).description()
     try:
-        orders = [Order.from_command(command) for command in StudyDirectory(path).description()["commands"]]
-    except (ValueError, TypeError, KeyError, AttributeError):
+        orders = [Order.from_json(stored) for stored in description["orders"]]
+    except (TypeError, KeyError, AttributeError):
         orders = []
     if not orders:
-        raise RecordError(f"{path / 'study.json'} does not say which commands made it; give the command itself")
-    for order in orders:
+        raise RecordError(
+            f"{path / 'study.json'} does not hold the orders that made it, as those of before 0.3 do not; give the command "
+            f'"ctld run" again, with --dir {path}'
+        )
+    code = 0
+    for index, order in enumerate(orders, start=1):
         if is_file(order.study):  # a record must not have us execute a file that it names
             raise Refusal(
                 f"{path} was made by a study of one's own; give its command itself: {order.command()} --dir {path}"
             )
-    code = 0
-    for index, order in enumerate(orders, start=1):
-        order = order if data_dir is None else order.in_data_dir(data_dir)
-        now = run_study(order, path, machinery, console, again=again, report=index == len(orders))
+        order = replace(order, data_dir=data_dir or order.data_dir, report=order.report and index == len(orders))
+        now = run_study(order, path, machinery, console, again=again, resumed=True)
         if now > 1:
             return now
         code = max(code, now)
@@ -242,8 +243,8 @@ def _resume_run(run: RunDirectory, machinery: Machinery, console: Console, *, ag
 def demonstrate(directory: Path, machinery: Machinery, console: Console, *, again: str, scale: str = "demo") -> int:
     """The paper's two comparisons in miniature, and the report on them: 5,000 digits, the English of Python's manual."""
     for study in ("sda", "charrnn"):
-        order = Order(study, scale, "sgd,adam,santa,ctld")
-        code = run_study(order, directory / study, machinery, console, again=again, report=False)
+        order = Order(study, scale, "sgd,adam,santa,ctld", report=False)
+        code = run_study(order, directory / study, machinery, console, again=again)
         if code:
             return code
     overview.write_report(directory, console)

@@ -26,7 +26,7 @@ STEPS = {"gaussian": 80_000, "anisotropic": 120_000, "double-well": 320_000, "fu
 THOROUGH = 7
 """Times as many."""
 FEWEST = 2000
-STYLES = {"pass": "green", "fail": "bold red", "unconverged": "yellow"}
+STYLES = {"pass": "green", "biased": "green", "fail": "bold red", "unconverged": "yellow"}
 
 
 @check_app.command(
@@ -132,9 +132,9 @@ def _refuse(settings: "Settings", names: Sequence[str], *, output: Path | None, 
 
 
 def _show(rows: "Sequence[Row]", console: Console) -> None:
-    numeric = ("expected", "measured", "error", "z", "half-trips")
+    numeric = ("expected", "measured", "error", "z", "trips")
     table = plain_table("", *numeric, "verdict", numeric=("", *numeric))
-    table.columns[0].justify = "left"
+    table.columns[0].justify, table.columns[-1].no_wrap = "left", True
     before = None
     for row in rows:
         if row.target != before:

@@ -1,5 +1,6 @@
 """`ctld data list`, `fetch` and `verify`."""
 
+import textwrap
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ from rich.console import Console
 
 from ctld_lab import data
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import DataDir, bars, examples, flag, plain_table, say, unknown
+from ctld_lab.commands.options import DataDir, bars, examples, flag, say, unknown
 
 data_app = typer.Typer(no_args_is_help=True, help="See, fetch and verify the data sets.")
 
@@ -17,16 +18,15 @@ data_app = typer.Typer(no_args_is_help=True, help="See, fetch and verify the dat
 def data_list(data_dir: DataDir = None) -> None:
     """Show every data set: kind, where it lies, size, origin and licence."""
     console = Console()
-    table = plain_table("data set", "kind", "where", "MB", "what, and its licence", numeric=("MB",))
     for row in data.status(data_dir):
         known = row.dataset
         if known.embedded:
             where = "installed" if row.available else f"needs {', '.join(row.missing)}"
         else:
-            where = str(row.where) if row.available else f"not here: ctld data fetch {known.name}"
-        size = "" if row.size is None else f"{row.size / 1e6:.1f}"
-        table.add_row(known.name, known.kind, where, size, f"{known.origin}; {known.licence}")
-    console.print(table)
+            where = f"{row.size / 1e6:.1f} MB in {row.where}" if row.size else f"not here: ctld data fetch {known.name}"
+        say(console, f"{known.name:15}{known.kind:8}{where}")
+        about = f"{known.origin}; {known.licence}"
+        say(console, textwrap.fill(about, console.width, initial_indent=" " * 15, subsequent_indent=" " * 15))
     say(console, f"looked for in {', '.join(map(str, data.search_path(data_dir)))}")
 
 

@@ -36,29 +36,21 @@ Engine = Annotated[
     option(
         "|".join(ENGINES),
         "Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
-        "pool; local with one worker",
+        "pool",
         panel=PANEL,
     ),
 ]
-Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core; 1 with --ranks", panel=PANEL)]
+Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core", panel=PANEL)]
 Threads = Annotated[
     int | None,
     option(
         "N",
         "Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
-        "cores / workers / ranks",
+        "cores / workers",
         panel=PANEL,
     ),
 ]
-Ranks = Annotated[
-    int | None,
-    option(
-        "N",
-        "Processes that train each run together, data-parallel. A run may go on on another number.",
-        "1",
-        panel=PANEL,
-    ),
-]
+Ranks = Annotated[int | None, typer.Option(hidden=True)]
 RayAddress = Annotated[
     str | None,
     option(

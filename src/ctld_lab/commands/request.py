@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,14 +11,12 @@ from ctld_lab.commands.options import unknown
 from ctld_lab.studies.study import Request, Study
 
 MOST_SEEDS = 1000
-_OPTIONS = {
-    f"--{name.replace('_', '-')}": name for name in ("methods", "seeds", "trials", "tuned", "data", "text", "data_dir")
-}
+PATHS = ("tuned", "text", "data_dir")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What decides the numbers of `ctld run`, as typed."""
+    """What `ctld run` was asked for, as typed, its machinery aside; kept as JSON in study.json, for `ctld resume`."""
 
     study: str
     scale: str
@@ -29,31 +27,36 @@ class Order:
     data: str | None = None
     text: Path | None = None
     data_dir: Path | None = None
+    autocast: bool = False
+    report: bool = True
+    tensorboard: bool = False
 
-    def command(self) -> str:
-        """What to type for the same study, in any directory; kept in study.json."""
-        study = str(Path(self.study).absolute()) if is_file(self.study) else self.study
-        words = ["ctld", "run", study, "--scale", self.scale]
-        for option, name in _OPTIONS.items():
-            value = getattr(self, name)
-            if value is not None:
-                words += [option, str(value.absolute() if isinstance(value, Path) else value)]
-        return shlex.join(words)
+    def to_json(self) -> dict[str, Any]:
+        """What differs from the defaults, with whole paths."""
+        return {
+            field.name: str(value.absolute()) if isinstance(value, Path) else value
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
 
     @classmethod
-    def from_command(cls, command: str) -> Self:
-        """What `command` wrote."""
-        start, study, *rest = *shlex.split(command)[1:], ""
-        options = dict(zip(rest[0:-1:2], rest[1:-1:2], strict=True))
-        if start != "run" or not options.keys() <= {"--scale", *_OPTIONS}:
-            raise ValueError(command)
-        values: dict[str, Any] = {_OPTIONS[key]: value for key, value in options.items() if key in _OPTIONS}
-        values |= {key: Path(values[key]) for key in ("tuned", "text", "data_dir") if key in values}
-        values |= {"trials": int(values["trials"])} if "trials" in values else {}
-        return cls(study, options["--scale"], **values)
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """What `to_json` made; a TypeError for anything else."""
+        kinds = {"trials": int, "autocast": bool, "report": bool, "tensorboard": bool}
+        for name, value in stored.items():
+            if type(value) is not kinds.get(name, str):
+                raise TypeError(f"{name} = {value!r}")
+        return cls(**stored | {name: Path(stored[name]) for name in PATHS if name in stored})
 
-    def in_data_dir(self, folder: Path) -> Self:
-        return replace(self, data_dir=folder)
+    def command(self) -> str:
+        """What to type for the same numbers, for people."""
+        study = str(Path(self.study).absolute()) if is_file(self.study) else self.study
+        words = ["ctld", "run", study]
+        for name, value in self.to_json().items():
+            if name not in ("study", "report", "tensorboard"):
+                option = f"--{name.replace('_', '-')}"
+                words += [option] if value is True else [option, str(value)]
+        return shlex.join(words)
 
 
 def is_file(study: str) -> bool:
@@ -89,6 +92,8 @@ def build(order: Order, study: Study) -> Request:
     settings = dict(study.scales[order.scale])
     if order.trials is not None:
         settings["trials"] = _trials(order.trials, study, settings)
+    if order.autocast:
+        settings["autocast"] = "bfloat16"  # of all runs: methods are not compared across number formats
     seeds = parse_seeds(order.seeds) if order.seeds is not None else list(range(int(settings.get("seeds", 1))))
     methods = parse_methods(order.methods, study)
     use_data_dir(order.data_dir)

@@ -168,6 +168,9 @@ def _row(study: StudyDirectory) -> tuple[Text, ...]:
         runs = [read(run, live=live) for run in study.runs()]
     except BROKEN as error:
         return Text("?"), Text("–"), Text("–"), Text(str(error), style="red")
+    if not runs and "published" in description:
+        name = f"{description.get('study')}, {description.get('scale')}"
+        return Text(name), Text(""), Text(""), Text(str(description["published"]))
     done, failed = sum(run.ended for run in runs), sum(run.state == "failed" for run in runs)
     total = sum(sum(run.plan) or 1 for run in runs)
     made = sum((sum(run.plan) or 1) if run.ended else min(run.step, sum(run.plan)) for run in runs)
@@ -186,6 +189,12 @@ def show(study: StudyDirectory, console: Console) -> None:
         runs = [read(run, live=live) for run in study.runs()]
     except BROKEN as error:
         say(console, f"{study.path}: {error}")
+        return
+    if not runs and "published" in description:
+        say(
+            console,
+            f"{study.path} ({description.get('study')}, {description.get('scale')})\n{description['published']}",
+        )
         return
     left = {run.name: forecast(run, runs) for run in runs if not run.ended}
     counts = Counter("done" if run.ended else run.state for run in runs)

@@ -4,15 +4,13 @@ import importlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ctld_lab import jobs
 from ctld_lab.control import Control
-from ctld_lab.records import RunDirectory
 
 
 class EngineError(Exception):
@@ -20,13 +18,7 @@ class EngineError(Exception):
 
 
 def run(
-    paths: Sequence[Path],
-    *,
-    workers: int,
-    threads: int,
-    control: Control,
-    on_change: Callable[[], None],
-    address: str | None = None,
+    paths: Sequence[Path], workers: int, threads: int, control: Control, address: str | None = None
 ) -> dict[Path, str]:
     """The state of each; see `run_all`. With an `address`, the cluster decides how many run at a time."""
     states = dict.fromkeys(paths, "waiting")
@@ -47,8 +39,8 @@ def run(
                 try:
                     states[path] = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    states[path] = _lost(RunDirectory(path), error)
-                on_change()
+                    first, *_ = [*str(error).strip().splitlines(), "the task died"]
+                    states[path] = jobs.lost(path, f"{type(error).__name__}: {first}", control, str(error))
     finally:
         stop.unlink(missing_ok=True)
         ray.shutdown()
@@ -63,7 +55,9 @@ def _start(cpus: int, address: str | None) -> Any:
         raise EngineError(
             f'the engine "ray" needs {missing.name}, which is not installed: pip install "ctld[distributed]"'
         ) from None
-    variables = {name: os.environ[name] for name in ("CTLD_DATA", jobs.OWN) if name in os.environ}
+    variables = jobs.MEMORY | {
+        name: os.environ[name] for name in (*jobs.MEMORY, "CTLD_DATA", jobs.OWN) if name in os.environ
+    }
     options: dict[str, Any] = {
         "runtime_env": {"env_vars": variables},
         "log_to_driver": False,
@@ -95,17 +89,6 @@ def _reach(address: str) -> None:
             socket.create_connection((place.hostname, place.port), timeout=10.0).close()
     except (OSError, ValueError) as error:
         raise EngineError(f"there is no Ray cluster at {address}: {error}") from None
-
-
-def _lost(directory: RunDirectory, error: Exception) -> str:
-    """The state of a run whose task died under it."""
-    if directory.result() is not None:
-        return "done"
-    lines = str(error).strip().splitlines()
-    what = f"{type(error).__name__}: {lines[0] if lines else 'the task died'}"
-    with suppress(OSError):  # a full disk must not stop the others
-        directory.write("failure.json", jobs.failure(what, str(error)))
-    return "failed"
 
 
 # ---- in a task ----

@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from ctld_lab.control import Control
 from ctld_lab.records import RunDirectory
-from ctld_lab.resumable import reopen
 from ctld_lab.sampling.replicas import DELTA, DEPTH, Alphas, Replicas
 from ctld_lab.sampling.targets import MINIMUM, DoubleWell
 from ctld_lab.streams import numpy_generator
@@ -53,7 +52,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
     sizes = [float(size) for size in config.get("step_sizes") or [config["step_size"]]]
     tempering, duration, seed = str(config["tempering"]), float(config["time"]), int(config["seed"])
     counts = [round(duration / size) for size in sizes]
-    lines, appender = reopen(directory)
+    lines, appender = directory.reopen()
     try:
         for index in range(len(lines), len(sizes)):
             averages = simulate(

@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ctld.ensembles import Metrics
-from ctld_lab.ranks import ALONE, Ranks
 from ctld_lab.streams import torch_generator
 from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
 
 State = tuple[Tensor, Tensor]
-ALL = slice(None)  # rows
 PROBE_CHARACTERS = 4000
 
 
@@ -90,27 +88,23 @@ class CharLSTM(OneModel):
         self._dtype = floating_point(dtype)
         generator = torch_generator(seed, "initialisation")
         self.model: Network = Network(len(alphabet), hidden, layers, generator, forget_bias).to(self._dtype)
-        self._ranks, self._share, self._weight = ALONE, ALL, 1.0
         self._state = self._rest()
-
-    def divide(self, ranks: Ranks) -> None:
-        self._ranks, self._share, self._weight = ranks, ranks.share(self.batch_size), ranks.weight(self.batch_size)
-        self._state = self._shared(self._rest())
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         if stage != self._stage:  # else it goes on
             self._stage = stage
             self.model.start(torch_generator(self._seed, "initialisation", stage))
-            self._state = self._shared(self._rest())
+            self._state = self._rest()
         return list(self.model.parameters())
 
     def loss(self, step: int) -> Tensor:
         """Mean nats per character of the next 50 characters of each row."""
         place = step + self._stage * (self._steps_per_epoch // self.stages)
         start = place % self._steps_per_epoch * self.length
-        loss, state = self._nats("train", start, self._state, self._share)
-        self._state = (state[0].detach(), state[1].detach())
-        return loss if self._weight == 1.0 else loss * self._weight
+        loss, state = self._nats("train", start, self._state)
+        # Under autocast they come in bfloat16.
+        self._state = (state[0].detach().to(self._dtype), state[1].detach().to(self._dtype))
+        return loss
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
@@ -145,16 +139,11 @@ class CharLSTM(OneModel):
         return step / float(self._steps_per_epoch)
 
     def state(self) -> dict[str, Any]:
-        """With the rows of all ranks, so that a run can go on on another number of them."""
-        carried = self._state
-        if self._ranks.size > 1:
-            hidden, cell = (self._ranks.gather(part, self.batch_size, 1) for part in carried)
-            carried = hidden, cell
-        return {"model": dict(self.model.state_dict()), "carried": carried, "stage": self._stage}
+        return {"model": dict(self.model.state_dict()), "carried": self._state, "stage": self._stage}
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self._state = self._shared(state["carried"])
+        self._state = state["carried"]
         self._stage = int(state.get("stage", 0))
 
     def probe(self, size: int | None = None) -> Probe:
@@ -179,19 +168,15 @@ class CharLSTM(OneModel):
         what = f"nats per character of {counted:,} characters of the training text"
         return Probe(loss, list(self.model.parameters()), counted, what, "nats")
 
-    def _nats(self, split: str, start: int, state: State, rows: slice = ALL) -> tuple[Tensor, State]:
+    def _nats(self, split: str, start: int, state: State) -> tuple[Tensor, State]:
         # Widened a batch at a time: a text takes one byte a character in memory.
-        part = torch.from_numpy(self._texts[split][rows, start : start + self.length + 1].T.astype(np.int64))
+        part = torch.from_numpy(self._texts[split][:, start : start + self.length + 1].T.astype(np.int64))
         scores, state = self.model(part[:-1], state)
         return nn.functional.cross_entropy(scores, part[1:].flatten()), state
 
     def _rest(self, rows: int | None = None) -> State:
         shape = (self.model.lstm.num_layers, rows or self.batch_size, self.model.lstm.hidden_size)
         return torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype)
-
-    def _shared(self, state: State) -> State:
-        """This rank's rows of it."""
-        return state if self._ranks.size == 1 else (state[0][:, self._share].clone(), state[1][:, self._share].clone())
 
     def _rows(self, text: NDArray[np.uint8]) -> NDArray[np.uint8]:
         columns = len(text) // self.batch_size

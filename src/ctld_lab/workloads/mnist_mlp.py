@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ctld.ensembles import Metrics
-from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, stream_seed
 from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
 
@@ -58,12 +57,8 @@ class MnistMLP(OneModel):
             layer for wide, narrow in itertools.pairwise(widths) for layer in (nn.Linear(wide, narrow), nn.ReLU())
         ]
         self.model: nn.Sequential = nn.Sequential(*layers[:-1]).to(self._dtype)
-        self._share, self._weight = slice(None), 1.0
         self._order: tuple[int, int, Tensor] | None = None
         self._start(0)
-
-    def divide(self, ranks: Ranks) -> None:
-        self._share, self._weight = ranks.share(self.batch_size), ranks.weight(self.batch_size)
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         if stage != self._stage:  # else it goes on
@@ -72,9 +67,9 @@ class MnistMLP(OneModel):
 
     def loss(self, step: int) -> Tensor:
         """Mean cross-entropy of a batch, in nats."""
-        rows = self._rows(step)[self._share]
+        rows = self._rows(step)
         logits = self.model(self._images("train", rows))
-        return nn.functional.cross_entropy(logits, self._data["train"][1][rows]) * self._weight
+        return nn.functional.cross_entropy(logits, self._data["train"][1][rows])
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:

@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ctld_lab.ranks import Ranks
 from ctld_lab.streams import numpy_generator, torch_generator
 from ctld_lab.workloads.workload import OneModel, Probe, evenly_spaced, floating_point
 
@@ -28,7 +27,7 @@ PROBE_IMAGES = 1000
 
 
 class Dropout(nn.Module):
-    """Dropout whose masks are a function of (seed, stage, step): every rank draws that of the whole batch and takes its rows.
+    """Dropout whose masks are a function of (seed, stage, step).
 
     Masks are 16 random bits an element, several times quicker on a CPU than torch's draw of one number each. p is rounded to a
     multiple of 2⁻¹⁶, and the scale by which what stays is multiplied fits it.
@@ -39,7 +38,6 @@ class Dropout(nn.Module):
         if not 0.0 <= p < 1.0:
             raise ValueError(f"dropout = {p} must be at least 0 and below 1")
         self.p = p
-        self.share, self.batch_size = slice(None), 0
         self.generator: np.random.Generator | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -49,10 +47,9 @@ class Dropout(nn.Module):
             raise RuntimeError(
                 "dropout has no generator for this step; call loss(step), or eval() for what is not trained"
             )
-        rows, threshold = self.batch_size or len(inputs), round(self.p * 2**16)
-        size = rows, inputs.shape[1]
-        words = np.asarray(self.generator.bit_generator.random_raw(-(-size[0] * size[1] // 4)), "<u8")
-        bits = words.view(np.uint16)[: size[0] * size[1]].reshape(size)[self.share]
+        threshold, size = round(self.p * 2**16), inputs.numel()
+        words = np.asarray(self.generator.bit_generator.random_raw(-(-size // 4)), "<u8")
+        bits = words.view(np.uint16)[:size].reshape(inputs.shape)
         # Through bytes: torch is slow at turning truth into numbers.
         kept = torch.from_numpy((bits >= threshold).view(np.uint8)).to(inputs.dtype)
         return inputs * kept.mul_(2**16 / (2**16 - threshold))
@@ -113,7 +110,6 @@ class SdA(OneModel):
         self._inputs: dict[str, Tensor] = {}
         self._stage = -1
         self._order: tuple[int, Tensor] | None = None
-        self._share, self._weight = slice(None), 1.0
         self._dtype = floating_point(dtype)
         self.stacks = [
             Stack(
@@ -128,12 +124,6 @@ class SdA(OneModel):
         ]
         self.model = nn.ModuleList(self.stacks).to(self._dtype)
 
-    def divide(self, ranks: Ranks) -> None:
-        self._share, self._weight = ranks.share(self.batch_size), ranks.weight(self.batch_size)
-        for stack in self.stacks:
-            for dropout in (stack.input_dropout, stack.code_dropout):
-                dropout.share, dropout.batch_size = self._share, self.batch_size
-
     def begin(self, stage: int) -> list[nn.Parameter]:
         """The codes of the stacks below are computed once, here: they no longer change."""
         self._stage, self._order = stage, None
@@ -147,9 +137,9 @@ class SdA(OneModel):
         stack = self.stacks[self._stage]
         generator = numpy_generator(self._seed, "dropout", self._stage, step)
         stack.input_dropout.generator = stack.code_dropout.generator = generator
-        clean = self._inputs["train"].index_select(0, self._rows(step)[self._share])
+        clean = self._inputs["train"].index_select(0, self._rows(step))
         made = stack(clean)
-        return 0.5 * self._weight * nn.functional.mse_loss(made, clean)
+        return 0.5 * nn.functional.mse_loss(made, clean)
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctld.ensembles import Metrics
-from ctld_lab.ranks import Ranks
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,8 @@ class Workload(Protocol):
         """Make ready for a stage, counted from 0; returns what is trained in it."""
         ...
 
-    def divide(self, ranks: Ranks) -> None:
-        """From now on this rank takes its share of each batch. Called before anything else, and not for a run of one rank."""
-        ...
-
     def loss(self, step: int) -> Tensor:
-        """Mean loss on the batch of this step, counted from 0 in each stage. Each step is asked for once, in order.
-
-        Divided among ranks: a number whose mean over the ranks is that.
-        """
+        """Mean loss on the batch of this step, counted from 0 in each stage. Each step is asked for once, in order."""
         ...
 
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
@@ -92,7 +84,7 @@ class Workload(Protocol):
     def num_parameters(self) -> int: ...
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the configuration, the same on any number of ranks; they ask for it together."""
+        """What a checkpoint needs besides the configuration."""
         ...
 
     def load_state(self, state: dict[str, Any]) -> None: ...
@@ -108,9 +100,6 @@ class OneModel:
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         return list(self.model.parameters())
-
-    def divide(self, ranks: Ranks) -> None:
-        raise ValueError(f"{type(self).__name__} does not share its batches among ranks; leave --ranks out")
 
     def loss(self, step: int) -> Tensor:
         raise NotImplementedError

@@ -38,5 +38,6 @@ def run(directory, config, control):
         "test": {"mse": value},
         "steps": steps,
         "started_at": start,
+        "memory": {name: value for name, value in os.environ.items() if name.startswith("MALLOC_")},
         "data": os.environ.get("CTLD_DATA"),
     }
