@@ -205,6 +205,17 @@ def report(
     write_report(path, Console(), output, add=add)
 
 
+@app.command(epilog=examples("ctld paper", "ctld paper --results results --output page"))
+def paper(
+    results: Annotated[Path, option("DIR", "Where the published tables are.")] = Path("results"),
+    output: Annotated[Path, option("DIR", "Where the page and its figures go.")] = Path("paper"),
+) -> None:
+    """Write the paper beside what was run: figures.html, and each figure as SVG, from stored tables."""
+    from ctld_lab.paper import write
+
+    print(write(results, output))
+
+
 @app.command(epilog=examples("ctld compare runs/sda-laptop runs/sda-laptop-new"))
 def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="DIR DIR...", help="Two or more directories of studies.")],
