@@ -112,6 +112,13 @@ def escaped(line):
     return "`".join(pieces)
 
 
+def write_the_papers_page(app):
+    """The paper beside the stored results, which docs/paper.md shows."""
+    from ctld_lab.paper import write
+
+    write(HERE.parent / "results", HERE / "_static" / "paper")
+
+
 def refuse_dead_links(app, error):
     """Ends the build with an error if a link leads nowhere."""
     if error is None and app.builder.name == "html" and (dead := dead_links(app.outdir)):
@@ -119,6 +126,7 @@ def refuse_dead_links(app, error):
 
 
 def setup(app):
+    app.connect("builder-inited", write_the_papers_page)
     app.connect("source-read", leave_out_links_that_lead_out)
     app.connect("autodoc-process-docstring", literal_formulas, priority=400)
     app.connect("build-finished", refuse_dead_links, priority=900)  # the theme has work to finish before

@@ -73,6 +73,7 @@ ARROWS = {
     "ctld_lab.heat": {"ctld"},
     "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
     "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.streams"},
+    "ctld_lab.paper": {"ctld_lab.files", "ctld_lab.records", "ctld_lab.report"},
     "ctld_lab.tuning": {"ctld_lab.records", "ctld_lab.streams", "ctld_lab.report"},
     "ctld_lab.train": {"ctld", "ctld.ensembles", "ctld_lab.workloads", "ctld_lab.checkpoints"}
     | {f"ctld_lab.{part}" for part in ("heat", "methods")}
@@ -131,6 +132,7 @@ ARROWS = {
                 "files",
                 "flatness",
                 "jobs",
+                "paper",
                 "records",
                 "report",
                 "sampling",
