@@ -202,7 +202,7 @@ def test_an_unfinished_run_is_shown_with_its_share(tmp_path):
 def test_the_page_is_one_file_and_has_every_item(found):
     page = render(list(found.values()))
     assert not re.findall(r"""(?:src|href)=["'](?!data:|#)""", page)
-    assert [key for key in re.findall(r'<section id="([\w-]+)"', page)] == list(found)
+    assert re.findall(r'<section id="([\w-]+)"', page) == list(found)
     assert len(re.findall(r"<img ", page)) == sum(len(x.pictures) + len(x.unseen) for x in found.values())
     for item in found.values():
         for picture in (*item.pictures, *item.unseen):
@@ -222,7 +222,7 @@ def test_the_stored_figures_are_made_from_the_stored_tables(found):
 
 
 def test_the_command_needs_no_torch_and_refuses_an_empty_folder(tmp_path):
-    with pytest.raises(RecordError, match="study.json"):
+    with pytest.raises(RecordError, match=r"study\.json"):
         items(tmp_path)
     script = "import sys, ctld_lab.paper; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
