@@ -21,7 +21,14 @@ from ctld_lab.studies import charrnn, sda, sensitivity, timing
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-TITLES = {"SGD-M": "sgd", "RMSprop": "rmsprop", "Adam": "adam", "AnnealSGD": "anneal_sgd", "Santa": "santa", "CTLD": "ctld"}
+TITLES = {
+    "SGD-M": "sgd",
+    "RMSprop": "rmsprop",
+    "Adam": "adam",
+    "AnnealSGD": "anneal_sgd",
+    "Santa": "santa",
+    "CTLD": "ctld",
+}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +105,9 @@ def test_figure_3_has_the_farthest_evaluations(found):
             if ends:
                 assert cells[title + words]["ours, train / test"] == " / ".join(f"{float(x['mean']):.3f}" for x in ends)
                 share = 100 * float(ends[0]["step"]) / 360_000
-                assert float(cells[title + words]["steps"].rstrip("\N{NO-BREAK SPACE}%")) == pytest.approx(share, rel=0.05)
+                assert float(cells[title + words]["steps"].rstrip("\N{NO-BREAK SPACE}%")) == pytest.approx(
+                    share, rel=0.05
+                )
 
 
 @pytest.mark.parametrize(("study", "key"), [("sda", "table-1"), ("charrnn", "table-2")])

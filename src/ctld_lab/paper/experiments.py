@@ -184,7 +184,9 @@ def _rates(stored: Stored, study: str, key: str, steps: int) -> Item:
         "seeds",
         "steps",
     ]
-    shape = picture(key, "Learning rates", draw, share=f"laptop size: {percent(share)} of the steps", height=2.6, rows=1)
+    shape = picture(
+        key, "Learning rates", draw, share=f"laptop size: {percent(share)} of the steps", height=2.6, rows=1
+    )
     return Item(key, [shape], columns, rows, SMALL, share, "1", order(theirs, ours, "Size of the learning rates"))
 
 
