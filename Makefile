@@ -37,11 +37,11 @@ crosscheck: .venv/crosscheck.stamp
 # The NUTS runs that the study of posteriors is compared with, anew, into a folder of their own: blackjax, half a gigabyte
 # more, half an hour.
 posterior: .venv/posterior.stamp
-	$(BIN)/python -m ctld_lab.posterior.reference runs/posterior-reference
+	cd research && ../$(BIN)/python -m posterior.reference ../runs/posterior-reference
 
-# Other people's methods, for `ctld run peers`, and the tests of that study with them.
+# Other people's methods, for `python research/peers.py`, and the tests of that study with them.
 peers: .venv/peers.stamp
-	$(BIN)/python -m pytest -n auto tests/lab/test_peers.py
+	$(BIN)/python -m pytest -n auto tests/research/test_peers.py
 
 # Against the frameworks that people train with, and torch's own expectations of an optimizer: 0.7 GB more.
 integrations: .venv/integrations.stamp

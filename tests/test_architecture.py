@@ -93,28 +93,13 @@ ARROWS = {
         "ctld_lab.workloads",
     },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
-    "ctld_lab.posterior": {
-        *("ctld", "ctld.chains", "ctld.diagnostics", "ctld_lab.data", "ctld_lab.files", "ctld_lab.jobs"),
-        "ctld_lab.report",
-    },
     "ctld_lab.traps": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.sampling"},
     "ctld_lab.images": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.traps"},
-    "ctld_lab.peers": {
-        "ctld",
-        "ctld.ensembles",
-        "ctld_lab.data",
-        "ctld_lab.files",
-        "ctld_lab.images",
-        "ctld_lab.report",
-    }
-    | {"ctld_lab.streams", "ctld_lab.traps", "ctld_lab.tuning"},
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {
         "ctld_lab.files",
         "ctld_lab.images",
         "ctld_lab.jobs",
-        "ctld_lab.peers",
-        "ctld_lab.posterior",
         "ctld_lab.report",
         "ctld_lab.traps",
         "ctld_lab.workloads",

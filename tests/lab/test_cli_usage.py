@@ -276,16 +276,13 @@ def test_ranks_say_where_they_went(capsys, line):
     ("line", "words"),
     [
         ("run traps --seeds 3", "the study traps has no use for --seeds: docs/protocols/traps.md fixes"),
-        ("run peers --workers 2 --no-report", "has no use for --workers, --no-report"),
         ("run traps --scale demo", "there is no scale 'demo'; known are smoke, laptop, paper"),
         ("run traps --data rbf9", "there is no problem 'rbf9'; known are rbf8"),
         ("run images --scale smoke --data 10", "there is no number of Gaussians '10'; known are 9"),
         ("run images --methods adan", "there is no method 'adan'; known are adam"),
-        ("run posterior --methods sgdd", "there is no method 'sgdd'"),
-        ("run posterior --data hat", "there is no problem 'hat'"),
+        ("run peers", "the study peers left the package. In a clone of the repository, run: python research/peers.py"),
+        ("run posterior --scale smoke", "python research/posterior.py"),
         ("run traps --data-dir .", "the study traps has no use for --data-dir"),
-        ("run peers --data beer", "there is no problem 'beer'"),
-        ("run peers --data-dir nowhere", "--data-dir nowhere is not a directory"),
     ],
 )
 def test_what_would_change_nothing_or_is_not_known_is_refused(capsys, tmp_path, line, words):

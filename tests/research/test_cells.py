@@ -125,7 +125,15 @@ def test_the_command_line_computes_what_is_asked_for_and_says_what_is_missing(tm
 
 # ---- what research/ may import ----
 
-DOORS = {"ctld_lab.data", "ctld_lab.records", "ctld_lab.report.statistics", "ctld_lab.studies", "ctld_lab.tuning"}
+DOORS = {
+    "ctld_lab.data",
+    "ctld_lab.images",
+    "ctld_lab.records",
+    "ctld_lab.statistics",
+    "ctld_lab.streams",
+    "ctld_lab.studies",
+    "ctld_lab.tuning",
+}
 """What research/ may use of the laboratory: data, statistics, and the declaration of a study that `ctld run` takes."""
 
 

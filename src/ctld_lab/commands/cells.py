@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.request import use_data_dir
 from ctld_lab.studies.asking import NotKnown
 
-CELLS = ("traps", "images", "peers", "posterior")
+CELLS = ("traps", "images")
 
 
 def run_cells(
@@ -23,14 +22,12 @@ def run_cells(
     unused: Mapping[str, Any],
 ) -> None:
     """Computes what is missing; an option that would change nothing is refused, since who gives it expects something."""
-    if study in ("traps", "images"):  # their data come with them
-        unused = {**unused, "data-dir": data_dir}
+    unused = {**unused, "data-dir": data_dir}  # their data come with them
     if given := [f"--{name}" for name, value in unused.items() if value is not None]:
         raise Refusal(
             f"the study {study} has no use for {', '.join(given)}: docs/protocols/{study}.md fixes how it is run; choose with "
             "--scale, --methods and --data"
         )
-    use_data_dir(data_dir)
     execute = importlib.import_module(f"ctld_lab.studies.{study}").execute
     names, problems = ([] if chosen is None else chosen.split(",") for chosen in (methods, data))
     try:

@@ -68,6 +68,10 @@ def find_study(name: str) -> Study:
     from ctld_lab import studies
 
     if not is_file(name):
+        if name in studies.MOVED:
+            raise Refusal(
+                f"the study {name} left the package. In a clone of the repository, run: {studies.MOVED[name]}"
+            )
         if name not in studies.names():
             raise Refusal(unknown("study", name, studies.listed()) + "; or a file of your own, FILE.py")
         return studies.get(name)

@@ -5,7 +5,6 @@ of the study that have, multiplied by how much slower or faster this run was in 
 step takes what it took so far.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from ctld_lab.commands import Refusal
 from ctld_lab.commands.lock import holder
 from ctld_lab.commands.options import examples, plain_table, say
 from ctld_lab.executors.progress import duration, total_steps
-from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, find_studies, number, read_json
+from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, find_studies, number
 
 SILENT = 120.0  # seconds without a word after which a run is not taken for running
 RECENT = 5  # evaluations by which the present speed is measured
@@ -40,13 +39,10 @@ def status(
 ) -> None:
     """Say what is done, what is running, what is left and how long it takes."""
     studies = find_studies(path)
-    if not studies and any(_of_peers(found) for found in path.glob("*/*.json")):
-        show_peers(path, Console())
-        return
     if not studies:
         raise Refusal(
-            f'{path} holds no study that is counted here (no study.json), nor one right below it; "ctld run" makes one. Traps, '
-            "images and posterior are not counted: their command, given again, computes what is missing"
+            f'{path} holds no study (no study.json), nor one right below it; "ctld run" makes one. Studies of the folder '
+            "research say how far they are themselves: python research/NAME.py --status"
         )
     for study in studies:
         show(study, Console())
@@ -220,42 +216,3 @@ def show(study: StudyDirectory, console: Console) -> None:
         console.print(table)
     if len(runs) > MANY:
         say(console, f"Not listed: {sum(run.state == 'done' for run in runs)} done, {counts['waiting']} waiting.")
-
-
-# ---- the study of peers: a file for each problem and method ----
-
-
-def _of_peers(path: Path) -> bool:
-    """By what a file of it says first; those of other studies say other things."""
-    try:
-        return {"problem", "method", "plan"} <= read_json(path).keys()
-    except RecordError:
-        return False
-
-
-def show_peers(path: Path, console: Console) -> None:
-    """What each problem lacks. A run that nobody has timed takes what those of the other methods take."""
-    from ctld_lab.studies.peers import progress  # brings torch
-
-    try:
-        cells = progress(path)
-    except RecordError as error:
-        raise Refusal(f"{path} holds no study of peers at laptop scale: {error}") from None
-    live = ", ".join(f"{cell.problem} {cell.method}" for cell in cells if cell.live)
-    say(console, f"{path} (peers, laptop)\n{f'at work on {live}' if live else 'no command is at work'}")
-    table = plain_table("problem", "files", "runs", "left", "lacking", numeric=("files", "runs", "left"))
-    for problem in dict.fromkeys(cell.problem for cell in cells):
-        own = [cell for cell in cells if cell.problem == problem]
-        lacking = [cell for cell in own if cell.left]
-        timed = [cell.seconds for cell in own if cell.done]
-        usual = sum(timed) / len(timed) if timed else math.nan
-        seconds = sum(cell.left * cell.networks * (cell.seconds if cell.done else usual) for cell in lacking)
-        table.add_row(
-            problem,
-            f"{len(own) - len(lacking)}/{len(own)}",
-            f"{sum(cell.done for cell in own)}/{sum(cell.planned for cell in own)}",
-            "–" if not lacking else duration(seconds) if math.isfinite(seconds) else "?",
-            Text(", ".join(cell.method for cell in lacking), overflow="fold"),
-        )
-    console.print(table)
-    say(console, "Times are of training on one core; judging comes on top of most.")

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctld_lab.studies.study import SCALES, Request, Run, Study
 
-__all__ = ["SCALES", "Request", "Run", "Study", "describe", "get", "listed", "load", "names"]
+__all__ = ["MOVED", "SCALES", "Request", "Run", "Study", "describe", "get", "listed", "load", "names"]
 
 OWN = "CTLD_STUDY"
 """Where the processes of a command find the file of a study of the user's own."""
@@ -31,9 +31,14 @@ _STUDIES = {
 _APART = {
     "traps": "Does exploring first keep training out of bad minima?",
     "images": "Photographs fitted by Gaussians: does noise find better places?",
-    "posterior": "Samplers beside long runs of NUTS, and on UCI's data",
-    "peers": "Cycles beside IVON, SAM, SWAG, Laplace, MC dropout and others",
 }
+
+
+MOVED = {
+    "posterior": "python research/posterior.py",
+    "peers": "python research/peers.py",
+}
+"""Study that was here up to version 0.2 → the command that runs it now, in a clone of the repository."""
 
 
 def names() -> dict[str, str]:
