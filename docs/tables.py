@@ -5,8 +5,8 @@ What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is ma
 """
 
 import csv
+import functools
 import json
-import math
 import re
 import statistics
 from pathlib import Path
@@ -65,54 +65,27 @@ def paper():
     )
 
 
-def paper_size():
-    """Fig. 2 at the paper's own size: a layer's error on its own input, which is the paper's measure, and the image's."""
-    metrics = [f"train mse of layer {layer}" for layer in (1, 2, 3, 4)]
-    metrics += [f"test image_mse of layer {layer}" for layer in (1, 4)]
-    found = {(row["variant"], row["method"], row["metric"]): row for row in rows("sda-final", scale="paper")}
-    body = []
-    for variant, settings in (("paper", "the paper's"), ("laptop", "chosen at laptop size")):
-        for name, title in METHODS.items():
-            done = (variant, name, metrics[-1]) in found
-            begun = found.get((variant, name, metrics[0]))
-            numbers = ["diverged" if begun and begun["diverged"] == "1" else "–"] * len(metrics)
-            if done:
-                numbers = [f"{float(found[variant, name, metric]['mean']):.4f}" for metric in metrics]
-            if done or begun or variant == "paper":
-                body.append([title, settings, *numbers, of_the_paper("sda")[name] if begun else "–"])
-    layers = ["layer 1", "layer 2", "layer 3", "layer 4"]
-    return table(["method", "settings", *layers, "image after layer 1", "after layer 4", "layer 4, Fig. 2"], body)
+@functools.cache
+def the_papers_items():
+    """What `ctld paper` shows, by item."""
+    from ctld_lab.paper import items
+
+    return {item.key: item for item in items(STORED)}
 
 
-def paper_lstm():
-    """Fig. 3 at the paper's own size: bits a character after the epochs that all methods have."""
-    curves = {
-        (row["variant"], row["method"], row["split"], float(row["step"])): float(row["mean"]) / math.log(2)
-        for row in rows("charrnn-curves", scale="paper", metric="nats")
-        if row["variant"].endswith("-biases-0")
-    }
-    last = min(max(step for *others, step in curves if tuple(others) == run) for run in {place[:3] for place in curves})
-    body = []
-    for variant, settings in (("paper-biases-0", "the paper's"), ("laptop-biases-0", "chosen at laptop size")):
-        for name, title in METHODS.items():
-            if (variant, name, "test", last) in curves:
-                numbers = [f"{curves[variant, name, split, last]:.3f}" for split in ("train", "test")]
-                body.append([title, settings, *numbers, of_the_paper("charrnn")[name]])
-    head = ["method", "settings", "train, bits", "test, bits", "Fig. 3, 20 epochs, train / test"]
-    farthest = max((step, variant, name) for variant, name, split, step in curves if split == "test")
-    step, variant, name = farthest
-    train, test = (f"{curves[variant, name, split, step]:.3f}" for split in ("train", "test"))
-    more = (
-        f" {METHODS[name]} with the paper's settings after {step:,.0f}, {step / 18_000:.0f} epochs: {train} / {test}."
-    )
-    told = f"After {last:,.0f} steps, {last / 18_000:.0f} of 20 epochs."
-    return f"{table(head, body)}\n\n{told}{more if step > last and variant == 'paper-biases-0' else ''}"
+def paper_items():
+    """Every item of the paper: how much of it was run, and how its order compares."""
+    body = [
+        [item.printed["name"], item.scale, item.done, item.seeds, item.verdict.words]
+        for item in the_papers_items().values()
+    ]
+    return table(["item", "shown at", "steps done, of the paper's", "seeds", "verdict"], body)
 
 
-def of_the_paper(study):
-    """What is read off the paper's figure, by method."""
-    record = json.loads((STORED / "paper" / study / "study.json").read_text(encoding="utf-8"))
-    return record["paper"]["values"]
+def paper_fig_2():
+    """Fig. 2: a layer's error on its own input, which is the paper's measure, and the image's."""
+    item = the_papers_items()["fig-2"]
+    return table(item.columns[:4], [row[:4] for row in item.rows])
 
 
 def digits():
@@ -259,12 +232,11 @@ def flat():
 
 PLACES = {
     "README.md": (five,),
-    "docs/results.md": (paper, digits),
     "docs/ensembles.md": (twelve, planned),
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/flatness.md": (flat,),
-    "docs/paper-scale.md": (paper_size, paper_lstm),
+    "docs/paper.md": (paper_items, paper_fig_2, paper, digits),
 }
 
 

@@ -67,14 +67,14 @@ def test_tables_are_the_stored_ones(tables):
 
 def test_a_changed_digit_would_be_seen(tables, tmp_path, monkeypatch):
     """The twin: a table with one digit changed is not the stored one."""
-    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     (tmp_path / "docs").mkdir()
     digit = re.search(r"\| SGD-M \| 0\.\d\d(\d)", text).start(1)
     changed = f"{text[:digit]}{(int(text[digit]) + 1) % 10}{text[digit + 1 :]}"
     assert changed != text
-    (tmp_path / "docs" / "results.md").write_text(changed, encoding="utf-8")
+    (tmp_path / "docs" / "paper.md").write_text(changed, encoding="utf-8")
     monkeypatch.setattr(tables, "ROOT", tmp_path)
-    assert tables.rendered("docs/results.md") == text
+    assert tables.rendered("docs/paper.md") == text
 
 
 def test_sentences_on_calibrated_tempering_are_the_stored_ones():
