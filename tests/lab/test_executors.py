@@ -16,7 +16,7 @@ from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.executors import pool, run_all
 from ctld_lab.executors.on_ray import EngineError
-from ctld_lab.executors.progress import Display, Watched, duration, total_steps
+from ctld_lab.commands.display import Display, duration, total_steps
 from ctld_lab.records import RunDirectory
 
 FAKES = Path(__file__).parent / "fakes"
@@ -185,39 +185,14 @@ def test_duration(seconds, text):
     assert duration(seconds) == text
 
 
-def test_what_was_there_before_is_no_news(tmp_path):
-    done, failed, live = prepare(tmp_path, "good", "failing", "better", steps=50)
-    run_all([done, failed], engine="local")
-    RunDirectory(live).write("progress.json", {"step": 20, "steps": 50})
-    watched = [Watched(path) for path in (done, failed, live)]
-    assert [run.look() for run in watched] == [False] * 3
-    assert [run.live for run in watched] == [False] * 3
-    assert [run.completed for run in watched] == [50, 0, 20]
-    RunDirectory(live).write("progress.json", {"step": 30, "steps": 50})
-    assert not watched[2].look()
-    assert (watched[2].live, watched[2].completed) == (True, 30)
-    run_all([live], engine="local")
-    assert watched[2].look()
-    assert (watched[2].live, watched[2].done, watched[2].completed) == (False, True, 50)
-
-
-def test_steps_that_only_the_run_knows(tmp_path):
-    (path,) = prepare(tmp_path, "good", steps=None)
-    watched = Watched(path)
-    assert (watched.total, watched.completed) == (1, 0)
-    RunDirectory(path).write("progress.json", {"step": 3, "steps": 9})
-    watched.look()
-    assert (watched.total, watched.completed) == (9, 3)
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_display(tmp_path, terminal):
     """A bar on a terminal; everywhere a line for each run that has ended."""
     paths = prepare(tmp_path, "good", "failing", steps=60, sleep=0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=100)
     control = Control()
-    with Display(paths, console, title="fake", control=control):
-        run_all(paths, engine="local", control=control)
+    with Display(paths, console, title="fake", control=control) as display:
+        run_all(paths, engine="local", control=control, on_end=display.ended)
         control.stopping = True
     text = console.file.getvalue()
     assert ("steps/s" in text) == terminal

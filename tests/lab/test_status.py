@@ -6,7 +6,7 @@ import pytest
 
 from ctld_lab import cli
 from ctld_lab.commands import lock
-from ctld_lab.commands.status import forecast, read
+from ctld_lab.commands.status import RunStatus
 from ctld_lab.records import Appender, StudyDirectory, write_json
 
 # Seconds a step: layer 1 and 2 of a run in which each layer takes 100 steps, evaluated every 10.
@@ -64,25 +64,25 @@ def test_a_chain_has_one_clock(study):
     run = study.run("chain")
     run.prepare({"kind": "tempering", "role": "final", "steps": 200})
     run.write("result.json", {"steps": 200, "seconds": 50.0})
-    assert read(run, live=False).pace == {1: 0.25}
+    assert RunStatus.read(run, live=False).pace == {1: 0.25}
 
 
-def test_a_layer_that_was_not_reached_takes_what_it_took_elsewhere_at_this_runs_speed(study):
+def test_a_layer_that_was_not_reached_takes_what_it_took_elsewhere(study):
     done = add(study, "ctld-paper-seed0", step=200, ended=True)
     begun = add(study, "sgd-paper-seed0", step=50, factor=3.0)
     fresh = add(study, "adam-paper-seed0")
-    runs = [read(run, live=False) for run in (done, begun, fresh)]
+    runs = [RunStatus.read(run, live=False) for run in (done, begun, fresh)]
     assert runs[0].pace == pytest.approx({1: FAST, 2: SLOW})
     assert runs[0].left() == {}
     assert runs[1].left() == {1: 50, 2: 100}
-    assert forecast(runs[1], runs) == pytest.approx(3.0 * (50 * FAST + 100 * SLOW))
+    assert runs[1].forecast(runs) == pytest.approx(3.0 * 50 * FAST + 100 * SLOW)
     # Of a run that has not begun nothing is known but what the others say: the mean of both.
-    assert forecast(runs[2], runs) == pytest.approx(100 * (FAST + 3 * FAST) / 2 + 100 * SLOW)
+    assert runs[2].forecast(runs) == pytest.approx(100 * (FAST + 3 * FAST) / 2 + 100 * SLOW)
 
 
 def test_where_no_run_has_reached_a_layer_its_steps_take_what_steps_took(study, capsys):
-    runs = [read(add(study, name, step=step), live=False) for name, step in (("a", 50), ("b", 0))]
-    assert forecast(runs[0], runs) == pytest.approx(150 * FAST)
+    runs = [RunStatus.read(add(study, name, step=step), live=False) for name, step in (("a", 50), ("b", 0))]
+    assert runs[0].forecast(runs) == pytest.approx(150 * FAST)
     assert "75 s" in table(capsys, study.path) or "1 min" in table(capsys, study.path)
 
 
@@ -95,7 +95,7 @@ def test_the_present_speed_counts_and_not_that_of_an_hour_ago(study):
         lines.append({"step": step, "stage": 1, "stage_step": step, "seconds": {"train": clock, "log": 0.0}})
         clock += 10 * (FAST if step < 100 else 10 * FAST)
     lines.close()
-    assert read(run, live=False).pace == pytest.approx({1: 10 * FAST})
+    assert RunStatus.read(run, live=False).pace == pytest.approx({1: 10 * FAST})
 
 
 def test_states_and_the_line_that_sums_up(study, capsys):
@@ -143,8 +143,8 @@ def test_runs_that_are_not_evaluated_on_their_way_are_timed_as_a_whole(study):
     for run in (done, fresh):
         run.prepare({"kind": "timing", "rounds": 20})
     done.write("result.json", {"steps": 20, "seconds": {"all": 60.0}})
-    runs = [read(run, live=False) for run in (done, fresh)]
-    assert forecast(runs[1], runs) == pytest.approx(60.0)
+    runs = [RunStatus.read(run, live=False) for run in (done, fresh)]
+    assert runs[1].forecast(runs) == pytest.approx(60.0)
 
 
 def test_a_strangers_records_are_told_and_not_obeyed(study, capsys):

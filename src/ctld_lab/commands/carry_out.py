@@ -11,12 +11,12 @@ from rich.console import Console
 
 from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.checkpoints import published, take_up
+from ctld_lab.commands.display import Display, first_line
 from ctld_lab.commands.lock import check_writable, locked
 from ctld_lab.commands.options import say, unknown
 from ctld_lab.commands.request import Order, build, find_study, is_file, use_data_dir
 from ctld_lab.control import Control
 from ctld_lab.executors import ENGINES, cores, run_all
-from ctld_lab.executors.progress import Display, first_line
 from ctld_lab.jobs import MOST_THREADS
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
@@ -54,7 +54,7 @@ class Machinery:
         control = Control()
         engine = self.engine or "pool"
         workers = self.workers or (1 if engine == "local" else cores())
-        with Display(paths, console, title=title, control=control):
+        with Display(paths, console, title=title, control=control) as display:
             return run_all(
                 paths,
                 engine=engine,
@@ -62,6 +62,7 @@ class Machinery:
                 threads=self.threads,
                 control=control,
                 ray_address=self.ray_address,
+                on_end=display.ended,
             )
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import bars, examples, flag, option, plain_table, say, unknown
-from ctld_lab.executors.progress import Rate, duration
+from ctld_lab.commands.display import Rate, bars, duration
+from ctld_lab.commands.options import examples, flag, option, plain_table, say, unknown
 from ctld_lab.files import write_json
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from ctld_lab import data
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import DataDir, bars, examples, flag, say, unknown
+from ctld_lab.commands.display import bars
+from ctld_lab.commands.options import DataDir, examples, flag, say, unknown
 
 data_app = typer.Typer(no_args_is_help=True, help="See, fetch and verify the data sets.")
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.options import DataDir, bars, examples, flag, option, say
+from ctld_lab.commands.display import bars, duration, first_line
+from ctld_lab.commands.options import DataDir, examples, flag, option, say
 from ctld_lab.commands.request import use_data_dir
 from ctld_lab.executors import cores
-from ctld_lab.executors.progress import duration, first_line
 from ctld_lab.records import RecordError, RunDirectory, find_studies
 
 flatness_app = typer.Typer()

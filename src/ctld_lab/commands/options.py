@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import progress
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ctld_lab.executors import ENGINES
-from ctld_lab.executors.progress import Left
 from ctld_lab.files import printable
 
 PANEL = "How it executes"
@@ -101,10 +99,3 @@ def plain_table(*columns: str, numeric: Sequence[str] = ()) -> Table:
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", no_wrap=column in numeric)
     return table
-
-
-def bars(console: Console, *columns: progress.ProgressColumn) -> progress.Progress:
-    """What shows how far a command is, where there is a terminal; with these columns after the bar."""
-    shown = (progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=24), *columns)
-    ends = (progress.TimeElapsedColumn(), Left())
-    return progress.Progress(*shown, *ends, console=console, disable=not console.is_terminal, transient=True)

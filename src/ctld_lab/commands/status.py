@@ -1,8 +1,7 @@
 """`ctld list` and `ctld status`: what of a study is done, running and left, and how long that takes. Records only, no torch.
 
-Times are the runs' own, by their clocks at each evaluation. A stage that a run has not reached takes what it took in the runs
-of the study that have, multiplied by how much slower or faster this run was in the stages that both have; where nobody has, a
-step takes what it took so far.
+Times are the runs' own, by their clocks at each evaluation. A stage that a run has not reached takes as long as it took in the
+other runs of the study.
 """
 
 import time
@@ -10,16 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from ctld_lab.commands import Refusal
+from ctld_lab.commands.display import duration, total_steps
 from ctld_lab.commands.lock import holder
 from ctld_lab.commands.options import examples, plain_table, say
-from ctld_lab.executors.progress import duration, total_steps
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, find_studies, number
 
 SILENT = 120.0  # seconds without a word after which a run is not taken for running
@@ -86,6 +85,23 @@ class RunStatus:
     pace: dict[int, float]
     """Seconds a step of each stage that has been timed."""
 
+    @classmethod
+    def read(cls, run: RunDirectory, *, live: bool) -> Self:
+        """`live`: a command is at work in the study."""
+        config, told, lines, result = run.config(), run.progress(), run.metrics(), run.result()
+        steps, total = config.get("steps"), total_steps(config) or int(told.get("steps", 0)) or None
+        plan = () if total is None else tuple(map(int, steps)) if isinstance(steps, list) else (total,)
+        reached = max([int(told.get("step", 0)), *(int(number(line.get("step", 0))) for line in lines[-1:])])
+        state, pace = run.state(), paces(lines)
+        if result is not None:
+            state = "diverged" if result.get("diverged") else "done"
+            reached = int(number(result.get("steps", sum(plan))))
+            if not pace and state == "done" and reached:  # a kind of run that is not evaluated on its way
+                pace = {1: _seconds(result.get("seconds", 0.0)) / reached}
+        elif state == "started":
+            state = "running" if live and time.time() - number(told.get("time", 0.0)) < SILENT else "stopped"
+        return cls(run.name, state, reached, plan, pace)
+
     @property
     def ended(self) -> bool:
         return self.state in ("done", "diverged")
@@ -93,39 +109,30 @@ class RunStatus:
     def left(self) -> dict[int, int]:
         """Steps that are still to come, by stage."""
         found, passed = {}, 0
-        for stage, steps in enumerate(self.plan, start=1):
-            remaining = steps - min(max(self.step - passed, 0), steps)
+        for stage, steps in enumerate(() if self.ended else self.plan, start=1):
             passed += steps
-            if remaining and not self.ended:
+            if remaining := min(max(passed - self.step, 0), steps):
                 found[stage] = remaining
         return found
 
-
-def read(run: RunDirectory, *, live: bool) -> RunStatus:
-    """`live`: a command is at work in the study."""
-    config, told, lines, result = run.config(), run.progress(), run.metrics(), run.result()
-    steps, total = config.get("steps"), total_steps(config) or int(told.get("steps", 0)) or None
-    plan = () if total is None else tuple(map(int, steps)) if isinstance(steps, list) else (total,)
-    reached = max([int(told.get("step", 0)), *(int(number(line.get("step", 0))) for line in lines[-1:])])
-    state, pace = run.state(), paces(lines)
-    if result is not None:
-        state = "diverged" if result.get("diverged") else "done"
-        reached = int(number(result.get("steps", sum(plan))))
-        if not pace and state == "done" and reached:  # a kind of run that is not evaluated on its way
-            clocks = result.get("seconds", 0.0)  # or one clock, of a chain
-            pace = {1: sum(map(number, clocks.values() if isinstance(clocks, dict) else [clocks])) / reached}
-    elif state == "started":
-        state = "running" if live and time.time() - number(told.get("time", 0.0)) < SILENT else "stopped"
-    return RunStatus(run.name, state, reached, plan, pace)
+    def forecast(self, others: "Sequence[RunStatus]") -> float | None:
+        """Seconds that are left; None where nothing has been timed, or nobody knows how many steps there are."""
+        seconds = 0.0
+        for stage, steps in self.left().items():
+            timed = [self.pace[stage]] if stage in self.pace else [x.pace[stage] for x in others if stage in x.pace]
+            timed = timed or list(self.pace.values()) or [pace for other in others for pace in other.pace.values()]
+            if not timed:
+                return None
+            seconds += steps * sum(timed) / len(timed)
+        return seconds if self.plan else None
 
 
 def paces(lines: Sequence[dict[str, Any]]) -> dict[int, float]:
     """Seconds a step of each stage. Of the stage that a run is in, the last evaluations count: other work comes and goes."""
     stages: dict[int, list[tuple[float, float]]] = {}
     for line in lines:
-        clocks = line.get("seconds")
-        if isinstance(clocks, dict):
-            point = number(line.get("stage_step")), sum(map(number, clocks.values()))
+        if isinstance(line.get("seconds"), dict):
+            point = number(line.get("stage_step")), _seconds(line["seconds"])
             stages.setdefault(int(number(line.get("stage", 1))), []).append(point)
     found = {}
     for stage, points in stages.items():
@@ -136,63 +143,49 @@ def paces(lines: Sequence[dict[str, Any]]) -> dict[int, float]:
     return found
 
 
-def forecast(run: RunStatus, others: Sequence[RunStatus]) -> float | None:
-    """Seconds that are left; None where nothing has been timed at all, or nobody knows how many steps there are."""
-    seconds = 0.0 if run.plan else None
-    for stage, steps in run.left().items():
-        timed = [run.pace[stage]] if stage in run.pace else []
-        for other in others if not timed else ():
-            if stage in other.pace and other is not run:
-                shared = run.pace.keys() & other.pace.keys()
-                mine, theirs = (sum(each.pace[x] for x in shared) for each in (run, other))
-                timed.append((mine / theirs if shared else 1.0) * other.pace[stage])
-        timed = timed or list(run.pace.values()) or [value for other in others for value in other.pace.values()]
-        if not timed or seconds is None:
-            return None
-        seconds += steps * sum(timed) / len(timed)
-    return seconds
+def _seconds(clocks: Any) -> float:
+    return sum(map(number, clocks.values())) if isinstance(clocks, dict) else number(clocks)
 
 
 # ---- tables ----
 
 
+def _runs(study: StudyDirectory) -> tuple[str, list[RunStatus] | str, bool]:
+    """The study's name; its runs, or what a published report says of them; whether a command is at work."""
+    description, live = study.description(), holder(study.path) is not None
+    runs = [RunStatus.read(run, live=live) for run in study.runs()]
+    name = f"{description.get('study')}, {description.get('scale')}"
+    return name, runs if runs or "published" not in description else str(description["published"]), live
+
+
 def _row(study: StudyDirectory) -> tuple[Text, ...]:
     """A record that cannot be read is told in its row; the other rows are as good as ever."""
-    live = holder(study.path) is not None
     try:
-        description = study.description()
-        runs = [read(run, live=live) for run in study.runs()]
+        name, runs, live = _runs(study)
     except BROKEN as error:
         return Text("?"), Text("–"), Text("–"), Text(str(error), style="red")
-    if not runs and "published" in description:
-        name = f"{description.get('study')}, {description.get('scale')}"
-        return Text(name), Text(""), Text(""), Text(str(description["published"]))
+    if isinstance(runs, str):
+        return Text(name), Text(""), Text(""), Text(runs)
     done, failed = sum(run.ended for run in runs), sum(run.state == "failed" for run in runs)
     total = sum(sum(run.plan) or 1 for run in runs)
     made = sum((sum(run.plan) or 1) if run.ended else min(run.step, sum(run.plan)) for run in runs)
     percent = f"{100 * made / total:.0f} %" if total else "0 %"
     now = f"live, {percent}" if live else "done" if runs and done == len(runs) else f"stopped, {percent}"
-    name = f"{description.get('study')}, {description.get('scale')}"
     counts = Text(f"{done}/{len(runs)}"), Text(str(failed), style="red" if failed else "")
     return Text(name), *counts, Text(now, style="green" if live else "")
 
 
 def show(study: StudyDirectory, console: Console) -> None:
     """One study: what sums it up, and a row for each run; of many runs, for those that are neither done nor waiting."""
-    live = holder(study.path) is not None
     try:
-        description = study.description()
-        runs = [read(run, live=live) for run in study.runs()]
+        name, runs, live = _runs(study)
     except BROKEN as error:
         say(console, f"{study.path}: {error}")
         return
-    if not runs and "published" in description:
-        say(
-            console,
-            f"{study.path} ({description.get('study')}, {description.get('scale')})\n{description['published']}",
-        )
+    if isinstance(runs, str):
+        say(console, f"{study.path} ({name})\n{runs}")
         return
-    left = {run.name: forecast(run, runs) for run in runs if not run.ended}
+    left = {run.name: run.forecast(runs) for run in runs if not run.ended}
     counts = Counter("done" if run.ended else run.state for run in runs)
     words = [f"{counts['done']} of {len(runs)} runs done"]
     words += [f"{counts[state]} {state}" for state in ("running", "failed") if counts[state]]
@@ -201,17 +194,17 @@ def show(study: StudyDirectory, console: Console) -> None:
         together = f", {at_once} at a time" if at_once > 1 else ""
         words.append(f"about {duration(sum(known) / at_once)} left{together}" if known else "nothing timed yet")
         words += [] if live else ["no command is at work"]
-    say(console, f"{study.path} ({description.get('study')}, {description.get('scale')})\n{'; '.join(words)}")
+    say(console, f"{study.path} ({name})\n{'; '.join(words)}")
     table = plain_table("run", "state", "step", "of", "ms/step", "left", numeric=("step", "of", "ms/step", "left"))
     for run in sorted(runs, key=lambda run: (ORDER.index(run.state), run.name)):
         if len(runs) <= MANY or run.state not in ("done", "waiting"):
             seconds, pace = left.get(run.name), run.pace.get(max(run.pace)) if run.pace else None
             remaining = "–" if run.ended else "?" if seconds is None else duration(seconds)
             style = {"running": "green", "failed": "red", "diverged": "red"}.get(run.state, "")
-            name = run.name if len(run.name) <= 27 else f"{run.name[:26]}…"
+            shown = run.name if len(run.name) <= 27 else f"{run.name[:26]}…"
             numbers = f"{run.step:,}", f"{sum(run.plan):,}" if run.plan else "?"
             speed = "–" if pace is None else f"{1000 * pace:.3g}"
-            table.add_row(name, Text(run.state, style=style), *numbers, speed, remaining)
+            table.add_row(shown, Text(run.state, style=style), *numbers, speed, remaining)
     if table.row_count:
         console.print(table)
     if len(runs) > MANY:

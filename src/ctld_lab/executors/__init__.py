@@ -6,7 +6,7 @@ Ctrl-C or SIGTERM asks the live runs to save a checkpoint and stop, and no other
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,11 +29,12 @@ def run_all(
     threads: int | None = None,
     control: Control | None = None,
     ray_address: str | None = None,
+    on_end: Callable[[Path, str], None] = lambda path, state: None,
 ) -> dict[Path, str]:
     """Execute the runs that these directories describe, `workers` at a time, each on `threads` threads.
 
     Returns the state in which each is left: "done", "failed", "interrupted" (begun, and can go on) or "waiting" (not
-    begun). `control.stopping` becomes true when a signal comes.
+    begun); `on_end` hears each state as soon as it is known. `control.stopping` becomes true when a signal comes.
     """
     if engine not in ENGINES:
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
@@ -45,12 +46,16 @@ def run_all(
         if engine == "pool":
             from ctld_lab.executors import pool
 
-            return pool.run(paths, workers, threads, control)
+            return pool.run(paths, workers, threads, control, on_end)
         if engine == "ray":
             from ctld_lab.executors import on_ray
 
-            return on_ray.run(paths, workers, threads, control, ray_address)
-        return {path: jobs.execute(path, threads=threads, control=control) for path in paths}
+            return on_ray.run(paths, workers, threads, control, on_end, ray_address)
+        states = {}
+        for path in paths:
+            states[path] = jobs.execute(path, threads=threads, control=control)
+            on_end(path, states[path])
+        return states
 
 
 @contextmanager

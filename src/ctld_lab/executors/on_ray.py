@@ -4,7 +4,7 @@ import importlib
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,12 @@ class EngineError(Exception):
 
 
 def run(
-    paths: Sequence[Path], workers: int, threads: int, control: Control, address: str | None = None
+    paths: Sequence[Path],
+    workers: int,
+    threads: int,
+    control: Control,
+    on_end: Callable[[Path, str], None],
+    address: str | None,
 ) -> dict[Path, str]:
     """The state of each; see `run_all`. With an `address`, the cluster decides how many run at a time."""
     states = dict.fromkeys(paths, "waiting")
@@ -41,6 +46,7 @@ def run(
                 except ray.exceptions.RayError as error:
                     first, *_ = [*str(error).strip().splitlines(), "the task died"]
                     states[path] = jobs.lost(path, f"{type(error).__name__}: {first}", control, str(error))
+                on_end(path, states[path])
     finally:
         stop.unlink(missing_ok=True)
         ray.shutdown()

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
@@ -29,7 +29,9 @@ STOP = "stop"
 # ---- the parent ----
 
 
-def run(paths: Sequence[Path], workers: int, threads: int, control: Control) -> dict[Path, str]:
+def run(
+    paths: Sequence[Path], workers: int, threads: int, control: Control, on_end: Callable[[Path, str], None]
+) -> dict[Path, str]:
     """Return the state of each; see `run_all`. Up to `workers` of them are started as they are needed."""
     states = dict.fromkeys(paths, "waiting")
     waiting = deque(paths)
@@ -59,6 +61,7 @@ def run(paths: Sequence[Path], workers: int, threads: int, control: Control) -> 
                     continue
                 answer = worker.answer()
                 states[worker.path] = answer or jobs.lost(worker.path, worker.cause_of_death(), control)
+                on_end(worker.path, states[worker.path])
                 worker.path = None
                 if answer not in ("done", "failed"):  # dead, or about to leave
                     started.remove(worker)
