@@ -12,7 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ctld_lab.data import containers
-from ctld_lab.data.locate import destination, fetch_command, lookup
+from ctld_lab.data.load import read_known
+from ctld_lab.data.locate import destination, lookup
 from ctld_lab.data.table import DataError, DataFile, DataSet, Download, dataset_named
 
 Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all
@@ -42,13 +43,7 @@ def _present(dataset: DataSet, file: DataFile, root: Path, data_dir: Path | None
     path, _ = lookup(dataset, file, [root])
     if path is None or force:
         return None
-    remedy = f"To replace it: {fetch_command(dataset, data_dir, force=True)}"
-    try:
-        _, found = containers.read(path, size=file.size, member=file.name)
-    except DataError as damage:
-        raise DataError(f"{damage}.\n{remedy}") from damage
-    if found != file.sha256:
-        raise DataError(f"{path}: is there with SHA-256 {found}, expected {file.sha256}.\n{remedy}")
+    read_known(dataset, file, path, data_dir)
     return path
 
 

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from ctld_lab.data import containers
-from ctld_lab.data.load import digits, identify
+from ctld_lab.data.load import digits, identify, read_known
 from ctld_lab.data.locate import find, lookup, search_path
 from ctld_lab.data.table import DATASETS, DataError, DataSet, dataset_named
 
@@ -67,16 +66,15 @@ def verify(name: str, data_dir: Path | None = None) -> list[FileCheck]:
         path, problem = None, ""
         try:
             path = find(dataset, file, data_dir)
-            _, sha256 = containers.read(path, size=file.size, member=file.name)
-            if sha256 != file.sha256:
-                problem = f"{path}: is damaged, or is another file: SHA-256 {sha256}, expected {file.sha256}"
+            read_known(dataset, file, path, data_dir)
         except DataError as error:
             problem = str(error)
         found.append(FileCheck(file.name, path, problem))
     if dataset.embedded:
+        problem = ""
         try:
             digits() if dataset.kind == "images" else identify(dataset.name)
-            found.append(FileCheck(name, None, ""))
         except DataError as error:
-            found.append(FileCheck(name, None, str(error)))
+            problem = str(error)
+        found.append(FileCheck(name, None, problem))
     return found

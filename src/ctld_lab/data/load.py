@@ -50,7 +50,7 @@ def load_images(name: str, data_dir: Path | None = None) -> Images:
         cut = _DIGITS_TO_TRAIN_ON
         return Images(name, sha256, images[:cut], labels[:cut], images[cut:], labels[cut:])
     paths = [find(dataset, file, data_dir) for file in dataset.files]
-    contents = [_read_known(dataset, file, path, data_dir) for file, path in zip(dataset.files, paths, strict=True)]
+    contents = [read_known(dataset, file, path, data_dir) for file, path in zip(dataset.files, paths, strict=True)]
     train, train_labels = parse_pair(contents[0], contents[1], images_source=str(paths[0]), labels_source=str(paths[1]))
     test, test_labels = parse_pair(contents[2], contents[3], images_source=str(paths[2]), labels_source=str(paths[3]))
     return Images(name, identify(name), train, train_labels, test, test_labels)
@@ -64,7 +64,7 @@ def load_text(name: str, data_dir: Path | None = None) -> Text:
         # A copy, because numpy will not write to bytes, and torch warns of arrays that cannot be written to.
         return _split(name, hashlib.sha256(content).hexdigest(), np.frombuffer(content, np.uint8).copy())
     (file,) = dataset.files
-    return _split(name, file.sha256, _read_known(dataset, file, find(dataset, file, data_dir), data_dir))
+    return _split(name, file.sha256, read_known(dataset, file, find(dataset, file, data_dir), data_dir))
 
 
 def load_text_file(path: Path) -> Text:
@@ -95,17 +95,18 @@ def identify(name_or_path: str | Path) -> str:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _read_known(dataset: DataSet, file: DataFile, path: Path, data_dir: Path | None) -> NDArray[np.uint8]:
-    remedy = f"To replace it: {fetch_command(dataset, data_dir, force=True)}"
+def read_known(dataset: DataSet, file: DataFile, path: Path, data_dir: Path | None) -> NDArray[np.uint8]:
+    """The bytes of a file of the table, if they are those that the table knows."""
     try:
         content, found = containers.read(path, size=file.size, member=file.name)
+        if found != file.sha256:
+            raise DataError(
+                f"{path}: is damaged, or is another file: SHA-256 {found}, expected {file.sha256} "
+                f"(of the {file.size:,} plain bytes)"
+            )
     except DataError as damage:
+        remedy = f"To replace it: {fetch_command(dataset, data_dir, force=True)}"
         raise DataError(f"{damage}.\n{remedy}") from damage
-    if found != file.sha256:
-        raise DataError(
-            f"{path}: is damaged, or is another file: SHA-256 {found}, expected {file.sha256} "
-            f"(of the {file.size:,} plain bytes).\n{remedy}"
-        )
     return content
 
 
