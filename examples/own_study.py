@@ -10,12 +10,12 @@ from torch import nn
 
 from ctld_lab.streams import torch_generator
 from ctld_lab.studies import Run, Study
-from ctld_lab.workloads import OneModel
+from ctld_lab.workloads import Workload
 
 METHODS = {"sgd": None, "ctld_cool": 0.001, "ctld_auto": "auto", "ctld_hot": 1.0}
 
 
-class Spirals(OneModel):
+class Spirals(Workload):
     """Model, data, loss and metrics; nothing about optimizers. All that is random comes from streams of the run's seed."""
 
     def __init__(self, config):

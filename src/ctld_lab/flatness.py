@@ -18,7 +18,7 @@ from ctld.diagnostics.parameter_space import ParameterSpace
 from ctld_lab import workloads
 from ctld_lab.checkpoints import load_checkpoint
 from ctld_lab.records import RecordError, RunDirectory
-from ctld_lab.workloads.workload import Probe, Probed
+from ctld_lab.workloads.workload import Probe
 
 FORMAT = 1
 AGAIN = "remove the run's directory and give the study's command again, which runs only what is missing"
@@ -142,8 +142,6 @@ def measure(run: RunDirectory, settings: Settings, tell: Callable[[], object] = 
 def load_probe(run: RunDirectory, config: dict[str, Any], examples: int | None = None) -> Probe:
     """The workload of `config` with the parameters that the run kept."""
     workload = workloads.build(config | {"workload": config["workload"] | {"dtype": "float64"}})
-    if not isinstance(workload, Probed):
-        raise Unmeasured(f"the workload {config['workload']['name']!r} does not say of which loss to measure it")
     path = parameters_file(run)
     try:
         state = load_checkpoint(path)
@@ -153,7 +151,10 @@ def load_probe(run: RunDirectory, config: dict[str, Any], examples: int | None =
         workload.model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError, ValueError, KeyError) as error:
         raise RecordError(f"{path} does not fit the network of config.json ({str(error)[:200]}); {AGAIN}") from error
-    return workload.probe(examples)
+    try:
+        return workload.probe(examples)
+    except NotImplementedError as error:
+        raise Unmeasured(str(error)) from None
 
 
 def _digest(path: Path) -> str:

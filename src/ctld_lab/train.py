@@ -87,8 +87,7 @@ class Training:
         self.ends: list[dict[str, Any]] = []  # the last evaluation of each stage that is done
         self.heat = Heat()
         self._resumed: dict[str, Any] | None = None  # state of an optimizer that is still to be built
-        self._metrics: Appender | None = None
-        self._trace: Appender | None = None
+        self.lines: tuple[Appender, ...] = ()  # of metrics and trace, once the checkpoint has been read
         # Nothing but dropout draws from torch's global generator.
         torch.manual_seed(stream_seed(self.seed, "dropout"))
 
@@ -181,9 +180,8 @@ class Training:
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "seconds": dict(self.clocks),
         }
-        metrics = self._open()[0]
-        metrics.append(line)
-        metrics.flush()
+        self.lines[0].append(line)
+        self.lines[0].flush()
         self._check(splits)
         self._tick("log")
 
@@ -195,7 +193,7 @@ class Training:
     def _record_heat(self, optimizer: ctld.CTLD) -> None:
         line = self.heat.record(optimizer, traced=self.stage_step % self.trace_every == 0)
         if line is not None:
-            self._open()[1].append({"step": self.step, "stage": self.stage + 1} | line)
+            self.lines[1].append({"step": self.step, "stage": self.stage + 1} | line)
 
     def _heat(self) -> dict[str, Any]:
         """What is known of the temperature of a stage; nothing where the method has none."""
@@ -227,7 +225,6 @@ class Training:
         averages = bool(self.config["members"].get("average"))
         if averages:
             members = [workloads.mean_state(members)]
-        assert isinstance(workload, workloads.Classifier)
         splits = workloads.judged(workload, members)
         self._check(splits)
         workload.model.load_state_dict(members[-1])
@@ -247,7 +244,7 @@ class Training:
 
     def save(self) -> None:
         """Lines first, to the disk; then, in one move, the checkpoint that vouches for them."""
-        metrics, trace = self._flush()
+        self._flush()
         self._tick("log")
         state = {
             "stage": self.stage,
@@ -259,7 +256,7 @@ class Training:
             "heat": self.heat.state(),
             "members": None if self.members is None else self.members.state_dict(),
             "clocks": self.clocks,
-            "lengths": dict(zip(LINES, (metrics.length, trace.length), strict=True)),
+            "lengths": {name: lines.length for name, lines in zip(LINES, self.lines, strict=True)},
         }
         save_checkpoint(self.directory.checkpoint, state)
         self._tick("log")
@@ -268,46 +265,38 @@ class Training:
     def restore(self) -> None:
         """Take up the newest good checkpoint; where there never was one, start from nothing."""
         path = self.directory.checkpoint
-        found = load_newest(path)
-        if found is None:
-            for name in LINES:
-                self.directory.cut(name, 0)
-            return
-        state, note = found
+        state, note = load_newest(path) or ({}, "")
+        lengths = dict.fromkeys(LINES, 0)
         try:
-            self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
-            self.ends, self.clocks = state["ends"], state["clocks"]
-            # Checkpoints from before mean ratios were counted have nothing of them.
-            before = {"counts": {"ratio": math.nan} | state.get("tempering", {}), "thermometers": {}}
-            self.heat.load_state(state.get("heat") or before)
-            if self.members is not None:
-                self.members.load_state_dict(state["members"])
-            self.workload.load_state(state["workload"])
-            self._resumed = dict(state["optimizer"])
-            torch.set_rng_state(state["generator"])
-            lengths = [int(state["lengths"][name]) for name in LINES]
+            if state:
+                self._load(state)
+                lengths = {name: int(state["lengths"][name]) for name in LINES}
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RecordError(
                 f"the checkpoint of {path.parent} does not fit this run ({error}); remove its checkpoint*.safetensors, and the "
                 "run starts anew"
             ) from error
-        for name, length in zip(LINES, lengths, strict=True):
+        for name, length in lengths.items():
             self.directory.cut(name, length)
+        self.lines = tuple(Appender(self.directory.path / name) for name in LINES)
         if note:
             self.directory.note(f"{note}, at step {self.step:,}")
 
-    def _open(self) -> tuple[Appender, Appender]:
-        if self._metrics is None or self._trace is None:
-            self._metrics, self._trace = (Appender(self.directory.path / name) for name in LINES)
-        return self._metrics, self._trace
+    def _load(self, state: dict[str, Any]) -> None:
+        self.stage, self.stage_step = int(state["stage"]), int(state["stage_step"])
+        self.ends, self.clocks = state["ends"], state["clocks"]
+        self.heat.load_state(state["heat"])
+        if self.members is not None:
+            self.members.load_state_dict(state["members"])
+        self.workload.load_state(state["workload"])
+        self._resumed = dict(state["optimizer"])
+        torch.set_rng_state(state["generator"])
 
-    def _flush(self) -> tuple[Appender, Appender]:
+    def _flush(self) -> None:
         """To the disk."""
-        for lines in self._open():
+        for lines in self.lines:
             lines.flush(to_disk=True)
-        return self._open()
 
     def close(self) -> None:
-        for lines in (self._metrics, self._trace):
-            if lines is not None:
-                lines.close()
+        for lines in self.lines:
+            lines.close()

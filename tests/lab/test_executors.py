@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from ctld_lab import jobs
+from ctld_lab.commands.display import Display, duration, total_steps
 from ctld_lab.control import Control
 from ctld_lab.executors import pool, run_all
 from ctld_lab.executors.on_ray import EngineError
-from ctld_lab.commands.display import Display, duration, total_steps
 from ctld_lab.records import RunDirectory
 
 FAKES = Path(__file__).parent / "fakes"

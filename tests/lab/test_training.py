@@ -178,7 +178,7 @@ def test_changing_the_method_changes_neither_weights_nor_batches_nor_dropout(tmp
         def loss(self, step):
             made = super().loss(step)
             masks = self.stacks[self._stage].code_dropout.generator.bit_generator.state
-            seen[method].append((self._stage, self._rows(step).tolist(), str(masks)))
+            seen[method].append((self._stage, self.batches.rows(self._stage, step).tolist(), str(masks)))
             return made
 
     def build(config):
@@ -330,21 +330,6 @@ def test_a_checkpoint_of_another_run_is_refused_and_empties_no_file(tmp_path):
     assert victim.read_text() == "precious"
     with pytest.raises(RecordError, match="no file of"):
         run.cut("../victim", 0)
-
-
-def test_a_checkpoint_from_before_mean_ratios_goes_on(tmp_path):
-    whole, _ = execute(tmp_path / "whole", "ctld")
-    run, _ = execute(tmp_path / "old", "ctld", StopAt(5))
-    state = load_checkpoint(run.checkpoint)
-    counts = state.pop("heat")["counts"]
-    del counts["ratio"]
-    save_checkpoint(run.checkpoint, state | {"tempering": counts})
-    assert execute(tmp_path / "old", "ctld")[1] == "done"
-    first, expected = run.result()["stages"][0]["tempering"], whole.result()["stages"][0]["tempering"]
-    assert math.isnan(float(first.pop("mean_ratio")))  # nothing is known of the steps before
-    assert expected.pop("mean_ratio") >= 1
-    assert first == expected
-    assert run.result()["test"] == whole.result()["test"]
 
 
 def test_what_a_killed_writer_left_is_cleaned_up(tmp_path):

@@ -97,11 +97,11 @@ def test_batches_and_weights_depend_on_the_seed_alone():
     assert torch.equal(one.stacks[2].encoder.weight, other.stacks[2].encoder.weight)
     assert not torch.equal(one.stacks[2].encoder.weight, third.stacks[2].encoder.weight)
     torch.manual_seed(5)  # neither asks torch's global generator
-    rows = [one._rows(step) for step in range(9)]
-    assert all(torch.equal(mine, other._rows(step)) for step, mine in enumerate(rows))
-    assert not torch.equal(rows[0], third._rows(0))
+    rows = [one.batches.rows(0, step) for step in range(9)]
+    assert all(torch.equal(mine, other.batches.rows(0, step)) for step, mine in enumerate(rows))
+    assert not torch.equal(rows[0], third.batches.rows(0, 0))
     assert len(set(torch.cat(rows).tolist())) == 9 * 32  # an epoch repeats nothing
-    assert not torch.equal(one._rows(9), rows[0])  # and the next is shuffled anew
+    assert not torch.equal(one.batches.rows(0, 9), rows[0])  # and the next is shuffled anew
 
 
 def test_evaluation_draws_no_random_number_and_leaves_training_mode():
@@ -131,8 +131,8 @@ def test_dropout_is_a_function_of_seed_stage_and_step():
     sda, other = small_sda(0), small_sda(0)
     for each in (sda, other):
         each.begin(1)
-    batch = sda._rows(0)
-    sda._rows = other._rows = lambda step: batch  # type: ignore[method-assign]
+    batch = sda.batches.rows(1, 0)
+    sda.batches.rows = other.batches.rows = lambda stage, step: batch
     losses = [float(sda.loss(step).detach()) for step in (0, 1, 2)]
     torch.manual_seed(1)
     assert [float(other.loss(step).detach()) for step in (2, 1, 0)] == losses[::-1]
@@ -158,7 +158,7 @@ def test_dropout_without_a_generator_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"widths": (100, 10)}, "784 pixels"), ({"batch_size": 301}, "batch_size = 301")]
+    ("options", "message"), [({"widths": (100, 10)}, "784 pixels"), ({"batch_size": 301}, "got 301")]
 )
 def test_settings_that_do_not_fit_are_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -13,9 +13,9 @@ from ctld_lab.streams import numpy_generator
 from ctld_lab.workloads.char_lstm import CharLSTM
 from ctld_lab.workloads.mnist_mlp import MnistMLP
 from ctld_lab.workloads.sda import SdA
-from ctld_lab.workloads.workload import Classifier, OneModel, Workload, judged, mean_state
+from ctld_lab.workloads.workload import Workload, judged, mean_state
 
-__all__ = ["CharLSTM", "Classifier", "MnistMLP", "OneModel", "SdA", "Workload", "build", "judged", "mean_state"]
+__all__ = ["CharLSTM", "MnistMLP", "SdA", "Workload", "build", "judged", "mean_state"]
 
 
 OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}

@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from ctld.ensembles import Metrics
 from ctld_lab.streams import torch_generator
-from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
+from ctld_lab.workloads.workload import Probe, Workload, averaged, evenly_spaced, floating_point, in_percent
 
 State = tuple[Tensor, Tensor]
 PROBE_CHARACTERS = 4000
@@ -50,7 +50,7 @@ class Network(nn.Module):
         return self.head(hidden.flatten(0, 1)), state
 
 
-class CharLSTM(OneModel):
+class CharLSTM(Workload):
     """`train` and `held_out` are texts, one byte a symbol; `alphabet` holds the bytes that may occur in either."""
 
     def __init__(

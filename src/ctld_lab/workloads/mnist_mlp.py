@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from ctld.ensembles import Metrics
-from ctld_lab.streams import numpy_generator, stream_seed
-from ctld_lab.workloads.workload import OneModel, Probe, averaged, evenly_spaced, floating_point, in_percent
+from ctld_lab.streams import stream_seed
+from ctld_lab.workloads.workload import Probe, Shuffled, Workload, averaged, evenly_spaced, floating_point, in_percent
 
 CHUNK = 2000  # rows at a time, where no gradient is needed
 PROBE_IMAGES = 1000
@@ -24,7 +24,7 @@ PROBE_IMAGES = 1000
 Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
-class MnistMLP(OneModel):
+class MnistMLP(Workload):
     """`train` and `held_out`: pixels, one row an image, and labels; `held_out_name` is "test", or "valid" while tuning."""
 
     def __init__(
@@ -41,11 +41,8 @@ class MnistMLP(OneModel):
         dtype: str = "float32",
     ) -> None:
         self.num_data = len(train[0])
-        if not 1 <= batch_size <= self.num_data:
-            raise ValueError(
-                f"batch_size = {batch_size} does not fit {self.num_data} images; give 1 to {self.num_data}"
-            )
         self.stages, self.batch_size = stages, batch_size
+        self.batches = Shuffled(seed, self.num_data, batch_size)
         self._held_out_name, self._seed, self._curve_rows = held_out_name, seed, curve_rows
         self._dtype = floating_point(dtype)
         # Pixels stay bytes, a quarter of the memory; a batch is widened when its turn comes.
@@ -57,7 +54,6 @@ class MnistMLP(OneModel):
             layer for wide, narrow in itertools.pairwise(widths) for layer in (nn.Linear(wide, narrow), nn.ReLU())
         ]
         self.model: nn.Sequential = nn.Sequential(*layers[:-1]).to(self._dtype)
-        self._order: tuple[int, int, Tensor] | None = None
         self._start(0)
 
     def begin(self, stage: int) -> list[nn.Parameter]:
@@ -67,7 +63,7 @@ class MnistMLP(OneModel):
 
     def loss(self, step: int) -> Tensor:
         """Mean cross-entropy of a batch, in nats."""
-        rows = self._rows(step)
+        rows = self.batches.rows(self._stage, step)
         logits = self.model(self._images("train", rows))
         return nn.functional.cross_entropy(logits, self._data["train"][1][rows])
 
@@ -123,11 +119,3 @@ class MnistMLP(OneModel):
 
     def _images(self, split: str, rows: Tensor) -> Tensor:
         return self._data[split][0][rows].to(self._dtype).div_(255.0)
-
-    def _rows(self, step: int) -> Tensor:
-        """Of the whole batch. Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
-        epoch, place = divmod(step, self.num_data // self.batch_size)
-        if self._order is None or self._order[:2] != (self._stage, epoch):
-            shuffled = numpy_generator(self._seed, "data", self._stage, epoch).permutation(self.num_data)
-            self._order = (self._stage, epoch, torch.from_numpy(shuffled))
-        return self._order[2][place * self.batch_size : (place + 1) * self.batch_size]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctld_lab.streams import numpy_generator, torch_generator
-from ctld_lab.workloads.workload import OneModel, Probe, evenly_spaced, floating_point
+from ctld_lab.workloads.workload import Probe, Shuffled, Workload, evenly_spaced, floating_point
 
 PIXEL_SCALE = 0.02
 CHUNK = 2000  # rows at a time, where no gradient is needed
@@ -82,7 +82,7 @@ class Stack(nn.Module):
         return self.decode(self.encode(inputs))
 
 
-class SdA(OneModel):
+class SdA(Workload):
     """`images` and `held_out` are pixels, one row an image; `held_out_name` is "test", or "valid" while tuning."""
 
     def __init__(
@@ -100,16 +100,14 @@ class SdA(OneModel):
     ) -> None:
         if widths[0] != images.shape[1]:
             raise ValueError(f"widths start with {widths[0]}, an image has {images.shape[1]} pixels; let them agree")
-        if not 1 <= batch_size <= len(images):
-            raise ValueError(f"batch_size = {batch_size} does not fit {len(images)} images")
         self.stages = len(widths) - 1
         self.num_data = len(images)
         self.batch_size = batch_size
+        self.batches = Shuffled(seed, len(images), batch_size)
         self._seed, self._curve_rows = seed, curve_rows
         self._pixels = {"train": images, held_out_name: held_out}
         self._inputs: dict[str, Tensor] = {}
         self._stage = -1
-        self._order: tuple[int, Tensor] | None = None
         self._dtype = floating_point(dtype)
         self.stacks = [
             Stack(
@@ -126,7 +124,7 @@ class SdA(OneModel):
 
     def begin(self, stage: int) -> list[nn.Parameter]:
         """The codes of the stacks below are computed once, here: they no longer change."""
-        self._stage, self._order = stage, None
+        self._stage = stage
         self._inputs = {split: self._codes(pixels, stage) for split, pixels in self._pixels.items()}
         stack = self.stacks[stage]
         stack.train()
@@ -137,7 +135,7 @@ class SdA(OneModel):
         stack = self.stacks[self._stage]
         generator = numpy_generator(self._seed, "dropout", self._stage, step)
         stack.input_dropout.generator = stack.code_dropout.generator = generator
-        clean = self._inputs["train"].index_select(0, self._rows(step))
+        clean = self._inputs["train"].index_select(0, self.batches.rows(self._stage, step))
         made = stack(clean)
         return 0.5 * nn.functional.mse_loss(made, clean)
 
@@ -192,11 +190,3 @@ class SdA(OneModel):
                 codes = stack.encode(codes)
             parts.append(codes)
         return torch.cat(parts)
-
-    def _rows(self, step: int) -> Tensor:
-        """Of the whole batch. Shuffled anew in each epoch; what does not fill a batch is left out of the epoch."""
-        epoch, place = divmod(step, self.num_data // self.batch_size)
-        if self._order is None or self._order[0] != epoch:
-            shuffled = numpy_generator(self._seed, "data", self._stage, epoch).permutation(self.num_data)
-            self._order = (epoch, torch.from_numpy(shuffled))
-        return self._order[1][place * self.batch_size : (place + 1) * self.batch_size]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ctld.ensembles import Metrics
+from ctld_lab.streams import numpy_generator
 
 
 @dataclass(frozen=True)
@@ -53,95 +54,73 @@ def in_percent(metrics: Metrics) -> dict[str, float]:
     return {"nll": found["nll"], "error": 100.0 * found["error"], "ece": 100.0 * found["ece"], "brier": found["brier"]}
 
 
-class Workload(Protocol):
-    """Model, data, loss and metrics. Training has one stage or, where it is greedy, several."""
+class Shuffled:
+    """Rows of the batch of each step. The order is new in each epoch; what does not fill a batch is left out of the epoch."""
 
-    stages: int
+    def __init__(self, seed: int, num_data: int, batch_size: int) -> None:
+        if not 1 <= batch_size <= num_data:
+            raise ValueError(f"batch_size must be 1 to {num_data}, the number of training data, got {batch_size}")
+        self._seed, self._num_data, self._batch_size = seed, num_data, batch_size
+        self._order: tuple[int, int, Tensor] | None = None
+
+    def rows(self, stage: int, step: int) -> Tensor:
+        epoch, place = divmod(step, self._num_data // self._batch_size)
+        if self._order is None or self._order[:2] != (stage, epoch):
+            shuffled = numpy_generator(self._seed, "data", stage, epoch).permutation(self._num_data)
+            self._order = (stage, epoch, torch.from_numpy(shuffled))
+        return self._order[2][place * self._batch_size : (place + 1) * self._batch_size]
+
+
+class Workload:
+    """What the training loop asks of a model with its data, loss and metrics.
+
+    `model`, `num_data`, `batch_size`, `loss` and `evaluate` are a workload's own. Training has one stage or, where it is
+    greedy, several.
+    """
+
+    stages: int = 1
+    model: nn.Module
+    """All of it, whatever the stage."""
     num_data: int
     """N: the data that the loss of a stage is the mean over."""
-
-    @property
-    def model(self) -> nn.Module:
-        """All of it, whatever the stage."""
-        ...
-
-    def begin(self, stage: int) -> list[nn.Parameter]:
-        """Make ready for a stage, counted from 0; returns what is trained in it."""
-        ...
-
-    def loss(self, step: int) -> Tensor:
-        """Mean loss on the batch of this step, counted from 0 in each stage. Each step is asked for once, in order."""
-        ...
-
-    def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
-        """Metrics by split; on all data if `thorough`, else on as much as a learning curve needs. Draws no random number."""
-        ...
-
-    def epochs(self, step: int) -> float:
-        """How often the data of the stage have been seen after `step` steps."""
-        ...
-
-    def num_parameters(self) -> int: ...
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the configuration."""
-        ...
-
-    def load_state(self, state: dict[str, Any]) -> None: ...
-
-
-class OneModel:
-    """A workload of one model; `model`, `num_data`, `batch_size`, `loss`, `evaluate` are its own, and `stages` if not one."""
-
-    stages = 1
-    model: nn.Module
-    num_data: int
     batch_size: int
 
     def begin(self, stage: int) -> list[nn.Parameter]:
+        """Make ready for a stage, counted from 0; return what is trained in it."""
         return list(self.model.parameters())
 
     def loss(self, step: int) -> Tensor:
+        """Mean loss on the batch of this step, counted from 0 in each stage. Each step is asked for once, in order."""
         raise NotImplementedError
 
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
+        """Metrics by split; on all data if `thorough`, else on as much as a learning curve needs. Draws no random number."""
         raise NotImplementedError
 
+    def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+        """nll, error, ece and brier of the members' mean prediction, by split: of all that is held out, and of nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} predicts no labels, so that members cannot be averaged")
+
+    def probe(self, size: int | None = None) -> Probe:
+        """The loss whose flatness is measured, on `size` training data; by default on as many as take seconds."""
+        raise NotImplementedError(f"{type(self).__name__} says no loss whose flatness could be measured")
+
     def epochs(self, step: int) -> float:
+        """How often the data of the stage have been seen after `step` steps."""
         return step * self.batch_size / self.num_data
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
+        """What a checkpoint needs besides the configuration."""
         return dict(self.model.state_dict())
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state)
 
 
-@runtime_checkable
-class Probed(Protocol):
-    """A workload whose final models' flatness can be measured."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    def probe(self, size: int | None = None) -> Probe:
-        """Of the model as it is; of `size` training data, by default as many as take seconds."""
-        ...
-
-
-@runtime_checkable
-class Classifier(Workload, Protocol):
-    """One that predicts labels, so that what several models say can be averaged."""
-
-    def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
-        """nll, error, ece and brier of the members' mean prediction, by split: of all that is held out, and of nothing else."""
-        ...
-
-
-def judged(workload: Classifier, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
+def judged(workload: Workload, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
     """By split, what the members predict together and, as `last_…`, the last of them alone."""
     last = workload.judge(members[-1:])
     together = workload.judge(members) if len(members) > 1 else last
