@@ -2,9 +2,12 @@
 
 import contextlib
 import copy
+import hashlib
+import json
 import math
 import shutil
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +24,15 @@ CYCLE, CYCLES = 20, 3
 
 
 def build(problem, **options):
-    options = {"cycles": CYCLES, "weight_decay": 1e-2, "momentum": 0.8, "temperature": 0.01, "seed": 5} | options
+    # The problem's losses come without a graph, which would tell the task.
+    options = {
+        "task": "classification",
+        "weight_decay": 1e-2,
+        "momentum": 0.8,
+        "temperature": 0.01,
+        "seed": 5,
+    } | options
+    options = {"cycles": CYCLES} | options
     return Ensemble(problem.model, 0.05, 96, CYCLE * CYCLES, **options)
 
 
@@ -139,7 +150,7 @@ def test_resume_is_bit_for_bit(tmp_path, interruption, on_disk):
     assert equal(resumed.state_dict(), straight.state_dict())
 
 
-def test_a_saved_ensemble_predicts_and_is_a_collection(tmp_path):
+def test_a_saved_ensemble_predicts(tmp_path):
     problem, other = Classification(), Classification(seed=0)
     ensemble = build(problem)
     go_on(problem, ensemble, range(60))
@@ -148,19 +159,111 @@ def test_a_saved_ensemble_predicts_and_is_a_collection(tmp_path):
     assert torch.equal(other.flat(), problem.flat())
     found = again.predict(problem.inputs)
     assert torch.equal(found.log_probabilities, ensemble.predict(problem.inputs).log_probabilities)
-    assert SampleCollector.open(tmp_path / "saved").records == ensemble.records
+    assert again.records == ensemble.records
+    with pytest.raises(ValueError, match=r"index of an Ensemble: Ensemble.load reads it"):
+        SampleCollector.open(tmp_path / "saved")
     SampleCollector(problem.model, ensemble.optimizer, folder=tmp_path / "other")
     with pytest.raises(FileExistsError, match="has samples of a SampleCollector"):
         ensemble.save(tmp_path / "other")
     with pytest.raises(ValueError, match="has samples and no Ensemble"):
         Ensemble.load(tmp_path / "other", other.model)
     shutil.copytree(tmp_path / "saved", tmp_path / "damaged")
-    largest = max((tmp_path / "damaged").glob("*.safetensors"))
+    assert len(list((tmp_path / "damaged").iterdir())) == 2
+    largest = max((tmp_path / "damaged").glob("*.pt"))
     largest.write_bytes(largest.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match="is damaged or another file"):
         Ensemble.load(tmp_path / "damaged", other.model)
     with pytest.raises(ValueError, match=r"the model has no parameter '0.weight'; build the model as it was saved"):
         Ensemble.load(tmp_path / "saved", nn.Linear(3, 2))
+
+
+@pytest.mark.parametrize("damage", ["length", "name", "state", "member", "late member", "watch", "steps", "foreign"])
+def test_a_damaged_save_is_refused_before_anything_changes(tmp_path, damage):
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(25))
+    ensemble.save(tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    file = index["ensemble"]["file"]
+    path = tmp_path / file["name"]
+    state = torch.load(path, weights_only=True)
+    if damage == "length":
+        with path.open("r+b") as opened:
+            opened.truncate(2**40)  # sparse: nothing of it may be read
+    elif damage == "name":
+        file["name"] = "../" + file["name"]
+    elif damage == "state":
+        state["model"]["0.weight"] = torch.zeros(2, 2)
+    elif damage == "member":
+        state["collector"]["samples"][0]["state"]["0.weight"][0, 0] = math.nan
+    elif damage == "late member":
+        state["collector"]["samples"][0]["record"]["step"] = 10**30
+    elif damage == "watch":
+        state["watch"]["windows"] = -1
+    elif damage == "steps":
+        state["steps"] = 10**30
+    else:
+        state = {"x": 1}
+    if damage not in ("length", "name"):
+        torch.save(state, path)
+        file |= {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"damaged or another|is not the name|must|out of range|have not the same"):
+        Ensemble.load(tmp_path, Classification().model)
+    if damage not in ("length", "name"):
+        other = build(Classification(seed=1))
+        before = saved(other.state_dict())
+        with pytest.raises(ValueError, match=r"must|out of range|have not the same"):
+            other.load_state_dict(state)
+        assert equal(other.state_dict(), before)
+
+
+def test_a_state_that_the_optimizer_refuses_changes_nothing():
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(25))
+    state = saved(ensemble.state_dict())
+    state["optimizer"]["param_groups"][0]["ctld_temperature"] = "hot"
+    other = build(Classification(seed=1))
+    before = saved(other.state_dict())
+    with pytest.raises(ValueError, match="does not fit"):
+        other.load_state_dict(state)
+    assert equal(other.state_dict(), before)
+    for foreign in (None, 3):
+        with pytest.raises(TypeError, match="state_dict must be a dict"):
+            other.load_state_dict(foreign)
+
+
+def test_a_folder_of_version_0_2_goes_on_where_it_was():
+    problem, whole = Classification(), Classification()
+    straight = build(whole)
+    go_on(whole, straight, range(60))
+    old = Ensemble.load(Path(__file__).parent / "saved_by_0_2", problem.model)
+    assert (old.steps, len(old), old.task) == (47, 2, None)
+    go_on(problem, old, range(47, 60))
+    torch.testing.assert_close(problem.flat(), whole.flat())
+    with pytest.raises(ValueError, match=r"task must be known"):
+        old.predict(problem.inputs)
+    assert len(old.predict(problem.inputs, task="classification").probabilities) == 96
+
+
+def test_changes_on_loading_are_applied_or_refused(tmp_path):
+    problem = Classification()
+    ensemble = build(problem)
+    go_on(problem, ensemble, range(25))
+    ensemble.save(tmp_path)
+    other = Classification()
+    changed = Ensemble.load(tmp_path, other.model, lr=0.02, weight_decay=0.5, members=1, cycles=CYCLES)
+    group = changed.optimizer.param_groups[0]
+    assert (group["lr"], group["weight_decay"], changed.collector.at_most) == (0.02, 0.5, 1)
+    go_on(other, changed, range(25, 32))
+    assert group["lr"] == 0.02
+    go_on(other, changed, range(32, 60))
+    assert len(changed) == 1
+    assert not torch.equal(other.flat(), problem.flat())
+    for name, value in {"temperature": 0.5, "total_steps": 90, "seed": 7, "nonsense": 1}.items():
+        with pytest.raises(ValueError, match=f"{name} must be what it was, .*, got {value}"):
+            Ensemble.load(tmp_path, Classification().model, **{name: value})
 
 
 def test_a_tempering_of_ones_own_is_given_again(tmp_path):
@@ -330,7 +433,7 @@ def test_what_a_float_cannot_hold_gives_the_last_member_back():
     with pytest.raises((FloatingPointError, NonFiniteError)) as error:
         ensemble.step(loss)
     assert "the model is now the last one that was kept" in " ".join(error.value.__notes__)
-    assert "give a lower temperature (it is" in error.value.__notes__[-1]
+    assert "Give a lower temperature (it is" in error.value.__notes__[-1]
     assert equal(dict(problem.model.named_parameters()), member)
     assert all(not state["momentum_buffer"].any() for state in ensemble.optimizer.state.values())
     go_on(problem, ensemble, range(25, 40))
@@ -398,4 +501,4 @@ def test_bad_input():
             Ensemble(problem.model, num_data=96, total_steps=60, **given)
     empty = build(problem)
     assert empty
-    assert repr(empty) == "<Ensemble: 0 members, step 0 of 3 × 20, T = 0.01>"
+    assert repr(empty) == "<Ensemble: 0 members of 0.0013 MB, step 0 of 3 × 20, T = 0.01>"

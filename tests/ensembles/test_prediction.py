@@ -116,7 +116,7 @@ def test_sequences():
     model = Table(6, 4)
     state = {"table": torch.randn(6, 4, dtype=torch.float64)}
     rows = torch.tensor([[0, 1, 2], [3, 4, 5]])
-    found = predict(model, [state], rows)
+    found = predict(model, [state], rows, class_dim=-1)
     assert found.probabilities.shape == (2, 3, 4)
     metrics = found.metrics(rows % 4)
     expected = nn.functional.cross_entropy(state["table"], torch.arange(6) % 4)
@@ -130,17 +130,19 @@ def test_regression_by_the_law_of_total_variance():
 
     values = torch.tensor([[[1.0, 0.1], [5.0, 0.2]], [[2.0, 0.3], [5.0, 0.2]], [[6.0, 0.5], [5.0, 0.2]]])
     states = [{"table": value.double()} for value in values]
-    found = predict(Pair(), states, ROWS, kind="regression")
+    found = predict(Pair(), states, ROWS, task="regression")
     assert found.mean.tolist() == pytest.approx([3.0, 5.0])
     assert found.aleatoric.tolist() == pytest.approx([0.3, 0.2])
     assert found.epistemic.tolist() == pytest.approx([14 / 3, 0.0])
     assert found.total.tolist() == pytest.approx([14 / 3 + 0.3, 0.2])
-    alone = predict(Table(), states, ROWS, kind="regression")
+    alone = predict(Table(), states, ROWS, task="regression", head="mean")
     assert alone.mean.tolist() == values.double().mean(0).flatten().reshape(2, 2).tolist()
     assert alone.aleatoric.abs().max() == 0
     # A far offset: sums of squares would lose all digits.
     far = [{"table": state["table"] + 1e9} for state in states]
-    assert predict(Table(), far, ROWS, kind="regression").epistemic[0, 0] == pytest.approx(14 / 3, rel=1e-6)
+    assert predict(Table(), far, ROWS, task="regression", head="mean").epistemic[0, 0] == pytest.approx(
+        14 / 3, rel=1e-6
+    )
 
 
 def test_one_sample_in_memory_at_a_time():
@@ -204,7 +206,9 @@ def test_recurrent_and_tied_layers_use_the_samples():
     inputs = torch.randint(5, (7, 3))
     with torch.no_grad():
         expected = source(inputs).softmax(-1).double()
-    torch.testing.assert_close(predict(model, collector, inputs).probabilities, expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        predict(model, collector, inputs, class_dim=-1).probabilities, expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_what_is_refused():
@@ -215,22 +219,22 @@ def test_what_is_refused():
         predict(model, [{}], ROWS)
     with pytest.raises(ValueError, match=r"table has shape \(2, 2\) in the model and \(3, 2\) in a sample"):
         predict(model, [{"table": torch.zeros(3, 2)}], ROWS)
-    with pytest.raises(ValueError, match="kind = 'other' is unknown"):
-        predict(model, samples, ROWS, kind="other")
-    with pytest.raises(TypeError, match="not an iterator"):
+    with pytest.raises(ValueError, match=r"task must be one of 'classification', .*, got 'other'"):
+        predict(model, samples, ROWS, task="other")
+    with pytest.raises(TypeError, match="got an iterator"):
         predict(model, samples, iter([ROWS]))
     with pytest.raises(ValueError, match="shuffle=False"):
         predict(model, samples, DataLoader(TensorDataset(ROWS), shuffle=True))
-    with pytest.raises(ValueError, match="leave batch_size out"):
+    with pytest.raises(ValueError, match="batch_size must be left out"):
         predict(model, samples, [ROWS], batch_size=2)
-    with pytest.raises(ValueError, match="inputs are empty"):
+    with pytest.raises(ValueError, match="inputs must not be empty"):
         predict(model, samples, ROWS[:0])
-    with pytest.raises(TypeError, match=r"tensor of logits, classes last; the model gave shape \(2,\)"):
+    with pytest.raises(ValueError, match=r'must be one logit for each class, got shape \(2,\). Give task="binary"'):
         predict(nn.Flatten(0), [{}], torch.zeros(2))
     prediction = predict(model, samples, ROWS)
-    with pytest.raises(ValueError, match=r"labels have shape \(3,\); one class for each prediction would be \(2,\)"):
+    with pytest.raises(ValueError, match=r"labels must have shape \(2,\), one class for each prediction, got \(3,\)"):
         prediction.metrics(torch.tensor([0, 1, 1]))
-    for labels in (torch.tensor([0, 2]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.0])):
+    for labels in (torch.tensor([0, 2]), torch.tensor([-1, 0]), torch.tensor([0.0, 1.5])):
         with pytest.raises(ValueError, match="whole numbers from 0 to 1"):
             prediction.metrics(labels)
 
@@ -244,7 +248,9 @@ def test_inputs_that_change_from_sample_to_sample():
             self.left -= 1
             return iter([ROWS] * self.left)
 
-    with pytest.raises(ValueError, match="the inputs differ from one sample to the next"):
+    with pytest.raises(
+        ValueError, match="inputs must be the same for every member, got a loader that hands over 1 batches"
+    ):
         predict(Table(), tables([[0.5, 0.5], [0.5, 0.5]]) * 2, Shrinking())
 
 

@@ -7,29 +7,38 @@ Or its parts, around an optimizer and a loop of one's own:
     collector = SampleCollector(model, optimizer)       # end-of-cycle models; with cold_every=..., cold samples too
     collector.update(loss=loss)                         # after every optimizer.step
     prediction = predict(model, collector, inputs)      # averaged probabilities, uncertainty in two parts
-    prediction.metrics(labels)                          # nll, error, Brier score, ECE
+    prediction.metrics(labels)                          # nll, error, Brier score, calibration error
 
 docs/ensembles.md has the whole of it.
 """
 
+from ctld.ensembles.averages import Calibration
 from ctld.ensembles.collector import SampleCollector
-from ctld.ensembles.ensemble import Ensemble
+from ctld.ensembles.ensemble import Ensemble, ensemble_of
 from ctld.ensembles.fit import fit_ensemble
-from ctld.ensembles.metrics import Metrics
-from ctld.ensembles.prediction import Prediction, RegressionPrediction, predict
+from ctld.ensembles.metrics import Metrics, auroc, risk_coverage, smooth_ece
+from ctld.ensembles.prediction import MultilabelPrediction, Prediction, RegressionPrediction, predict
 from ctld.ensembles.samples import Reading, Sample, SampleRecord
+from ctld.ensembles.task import Task
 from ctld.ensembles.traces import traces
 
 __all__ = [
+    "Calibration",
     "Ensemble",
     "Metrics",
+    "MultilabelPrediction",
     "Prediction",
     "Reading",
     "RegressionPrediction",
     "Sample",
     "SampleCollector",
     "SampleRecord",
+    "Task",
+    "auroc",
+    "ensemble_of",
     "fit_ensemble",
     "predict",
+    "risk_coverage",
+    "smooth_ece",
     "traces",
 ]

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ctld.checks import warn_user
-from ctld.ensembles.samples import whole
+from ctld.checks import real, warn_user
+from ctld.ensembles.samples import bounded, whole
+from ctld.stepping.foreach import wide_dtype
 
 WINDOW = 20  # steps over which the loss of the exploration is averaged
 START_STEPS = 5  # steps whose mean loss is that of the start
@@ -37,7 +38,7 @@ class MeanLoss:
 
     def add(self, loss: float | Tensor) -> None:
         if isinstance(loss, Tensor):
-            loss = loss.detach().reshape(()).to(torch.float32 if loss.device.type == "mps" else torch.float64)
+            loss = loss.detach().reshape(()).to(wide_dtype(loss.device))
         self._sum = self._sum + loss
         self.count += 1
 
@@ -58,7 +59,7 @@ class MeanLoss:
         return {"count": self.count, "sum": float(self._sum)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.count, self._sum = int(state_dict["count"]), float(state_dict["sum"])
+        self.count, self._sum = bounded("count", state_dict["count"]), float(state_dict["sum"])
 
 
 class CollapseWatch:
@@ -185,9 +186,12 @@ class CollapseWatch:
         self._start.load_state_dict(state_dict["start"])
         self._window.load_state_dict(state_dict["window"])
         self._late.load_state_dict(state_dict["late"])
-        self._windows, self._hot_windows = int(state_dict["windows"]), int(state_dict["hot_windows"])
-        self._best, self._size = state_dict["best"], float(state_dict["size"])
-        self._warned = list(state_dict["warned"])
+        self._windows = bounded("windows", state_dict["windows"])
+        self._hot_windows = bounded("hot_windows", state_dict["hot_windows"])
+        best = state_dict["best"]
+        self._best = None if best is None else real("best", best)
+        self._size = float(state_dict["size"])
+        self._warned = [str(kind) for kind in state_dict["warned"]]
 
 
 def size_of_weights(parameters: list[Tensor] | list[nn.Parameter]) -> float:
@@ -197,7 +201,7 @@ def size_of_weights(parameters: list[Tensor] | list[nn.Parameter]) -> float:
     """
     for chosen in ([p for p in parameters if p.dim() >= 2], list(parameters)):
         number = sum(p.numel() for p in chosen)
-        total = sum(float(whole(p).double().square().sum()) for p in chosen) if number else 0.0
+        total = sum(float(whole(p).to(wide_dtype(p.device)).square().sum()) for p in chosen) if number else 0.0
         if total:
             return math.sqrt(total / number)
     return 0.0

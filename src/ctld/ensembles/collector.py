@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from ctld.checks import integer, real, warn_user
-from ctld.ensembles.folder import INDEX, File, Folder
+from ctld.ensembles.folder import INDEX, File, Folder, needs_safetensors
+from ctld.ensembles.inputs import Inputs, as_batches, called, moved
 from ctld.ensembles.progress import RATIO_TOLERANCE, rank, reading_of, refuse_what_never_collects
 from ctld.ensembles.samples import (
     Keep,
@@ -21,6 +23,7 @@ from ctld.ensembles.samples import (
     Sample,
     SampleRecord,
     bare,
+    bounded,
     check_fits,
     copied,
     from_plain,
@@ -55,8 +58,8 @@ class SampleCollector:
     optimizer : Optimizer
         A `CTLD` for `update`; for `collect`, any.
     folder : path, optional
-        Where samples go as safetensors files (extra `ensembles`): an empty one, or none yet. Left out, they stay in memory.
-        Under `torch.distributed` rank 0 writes.
+        Where samples go as safetensors files (extra `ensembles`): an empty one, or none yet. Left out, they stay in memory,
+        tensors that are not trained and stay the same once for all samples. Under `torch.distributed` rank 0 writes.
     at_most : int, optional
         How many samples of each kind are kept. Left out: 20, and a warning says when the first has to go.
     cold_every : int, optional
@@ -94,6 +97,8 @@ class SampleCollector:
         self._reading: Reading | None = None  # at the last step of the last exploration
         self._serial = 0  # of the last file
         self._seen: int | None = None  # the step that the last update or collect saw
+        if self._folder is not None:
+            needs_safetensors()  # now, and not after the first cycle
         if self._folder is not None and rank() == 0:
             self._folder.create(overwrite=overwrite)
             self._commit()
@@ -117,8 +122,8 @@ class SampleCollector:
             # Indexes of version 0.1 have none of the next three.
             collector = cls(model, optimizer, keep=index.get("keep", "newest"), **options)
             collector._by_default = index.get("at_most_by_default", False) is True
-            collector.dropped = integer("dropped", index.get("dropped", 0), at_least=0)
-            collector._serial = integer("serial", index["serial"], at_least=0)
+            collector.dropped = bounded("dropped", index.get("dropped", 0))
+            collector._serial = bounded("serial", index["serial"])
             collector._reading = reading_from_plain(index["reading"])
             collector._entries = [(from_plain(item["record"]), place.file(item["file"])) for item in index["samples"]]
         except (KeyError, TypeError, ValueError) as error:
@@ -222,7 +227,8 @@ class SampleCollector:
         )
         if self.keep == "best" and kind == "cycle" and record.loss is None:
             raise ValueError('keep="best" goes by the loss; hand it over: update(loss=loss)')
-        held = self._hold(copied(self._model))
+        last = self._entries[-1][1] if self._entries else None
+        held = self._hold(copied(self._model, last if isinstance(last, dict) else None))
         others = [entry for entry in self._entries if (entry[0].kind, entry[0].step) != (kind, step)]
         self._entries = self._chosen([*others, (record, held)])
         self._count_dropped(len(others) + 1 - len(self._entries), kind)
@@ -251,29 +257,43 @@ class SampleCollector:
     # ---- batch norm ----
 
     def refresh_batch_norm(
-        self, loader: Iterable[Any], model: nn.Module | None = None, *, device: torch.device | None = None
+        self,
+        inputs: Inputs,
+        model: nn.Module | None = None,
+        *,
+        batch_size: int | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
-        """Compute the running statistics of batch norm anew for each sample, by one pass over `loader`.
+        """Compute the running statistics of batch norm anew for each sample, by one pass over the inputs.
 
         Those that were collected average over the path that led to the sample, noise included. Dropout is active, as in
-        training. It is done on a copy of `model`, the collector's own if left out, which stays as it is.
+        training. It is done on a copy of `model`, the collector's own if left out, which stays as it is. Inputs, `batch_size`
+        and `forward` are those of `predict`; a loader that shuffles is welcome.
         """
         model = self._model if model is None else model
         if model is None:
             raise ValueError("there is no model to compute statistics with; give refresh_batch_norm(loader, model)")
         if self._folder is not None and rank() != 0:
             return
-        own = copy.deepcopy(bare(model))
-        if not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in own.modules()):
+        own = copy.deepcopy(bare(model)).train()
+        norms = [module for module in own.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        if not norms:
             return
+        shuffled = isinstance(inputs, DataLoader)
+        batches = inputs if shuffled else as_batches(inputs, batch_size, own)
+        device = next(own.parameters()).device
         for position, (record, held) in enumerate(self._entries):
             state = self._load(held)
             check_fits(own, state)
             with torch.no_grad():
                 for name, tensor in tensors_of(own).items():
                     tensor.copy_(state[name])
-            torch.optim.swa_utils.update_bn(loader, own, device)
-            self._entries[position] = replace(record, batch_norm_refreshed=True), self._hold(copied(own))
+                for norm in norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None  # the mean over all batches
+                for batch in batches:
+                    called(own, moved(batch, device)) if forward is None else forward(own, moved(batch, device))
+            self._entries[position] = replace(record, batch_norm_refreshed=True), self._hold(copied(own, state))
             self._commit()
 
     # ---- memory, disk, state ----
@@ -291,7 +311,10 @@ class SampleCollector:
             raise ValueError(
                 "rank 0 has the files; after a barrier, SampleCollector.open(folder) reads them on every rank"
             )
-        return self._folder.read_sample(held)
+        state = self._folder.read_sample(held)
+        if self._model is not None:
+            check_fits(bare(self._model), state, read=True)
+        return state
 
     def _commit(self) -> None:
         """Make the index say what the entries are, by rank 0; in memory there is none."""
@@ -310,24 +333,47 @@ class SampleCollector:
         }
         self._folder.write_index(index, [file.name for _, file in files])
 
+    def contents(self) -> dict[str, Any]:
+        """Return records and tensors, read from the disk if they are there."""
+        samples = [{"record": to_plain(record), "state": self._load(held)} for record, held in self._entries]
+        reading = None if self._reading is None else asdict(self._reading)
+        return {"reading": reading, "dropped": self.dropped, "samples": samples}
+
     def state_dict(self) -> dict[str, Any]:
         """Of a collection in memory, tensors included: goes through `torch.save` and `torch.load(weights_only=True)`."""
         if self._folder is not None:
             raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
-        return {
-            "reading": None if self._reading is None else asdict(self._reading),
-            "dropped": self.dropped,
-            "samples": [{"record": to_plain(record), "state": self._load(held)} for record, held in self._entries],
-        }
+        return self.contents()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` made; one that is refused changes nothing."""
         if self._folder is not None:
             raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
-        entries: list[Entry] = [(from_plain(item["record"]), dict(item["state"])) for item in state_dict["samples"]]
-        self._reading = reading_from_plain(state_dict["reading"])
-        self._entries = self._chosen(entries)
-        self.dropped = integer("dropped", state_dict.get("dropped", 0), at_least=0)
+        self.accept(self.checked(state_dict))
+
+    def checked(self, state_dict: Any) -> tuple[list[Entry], Reading | None, int]:
+        """Return what a state holds, each part looked at."""
+        if not isinstance(state_dict, dict):
+            raise TypeError(
+                f"state_dict must be a dict, got {type(state_dict).__name__}. Give what state_dict() has returned"
+            )
+        try:
+            entries: list[Entry] = [(from_plain(item["record"]), dict(item["state"])) for item in state_dict["samples"]]
+            reading = reading_from_plain(state_dict["reading"])
+            dropped = bounded("dropped", state_dict.get("dropped", 0))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"state_dict must be one that a collector has made, got {error!r}") from None
+        if self._model is not None:
+            for item in state_dict["samples"]:
+                check_fits(bare(self._model), item["state"], read=True)
+        return entries, reading, dropped
+
+    def accept(self, checked: tuple[list[Entry], Reading | None, int]) -> None:
+        """Take over what `checked` has returned."""
+        entries, self._reading, self.dropped = checked
+        self._entries = [(record, self._hold(dict(held))) for record, held in self._chosen(entries)]  # type: ignore[arg-type]
         self._seen = None
+        self._commit()
 
 
 def _badness(entry: Entry) -> tuple[float, int]:

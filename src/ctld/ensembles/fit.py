@@ -9,10 +9,18 @@ from importlib import import_module
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from ctld.checks import integer
 from ctld.ensembles.ensemble import Ensemble
-from ctld.ensembles.prediction import called, moved
+from ctld.ensembles.inputs import called, moved
 from ctld.ensembles.progress import rank
 
 # Called after every step with the ensemble and the loss.
@@ -22,16 +30,17 @@ Report = Callable[[Ensemble, Tensor], None]
 def fit_ensemble(
     model: nn.Module,
     loader: Iterable[Any],
-    loss_fn: Callable[..., Tensor],
+    loss_fn: Callable[..., Tensor] | None = None,
     *,
     epochs: int,
     cycles: int = 6,
     lr: float = 0.1,
     num_data: float | None = None,
+    validation: tuple[Any, Any] | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Ensemble:
-    """Trains `model` for `epochs` passes over `loader`, in `cycles`, and returns the ensemble.
+    """Train `model` for `epochs` passes over `loader`, in `cycles`, and return the ensemble.
 
     >>> ensemble = fit_ensemble(model, loader, nn.functional.cross_entropy, epochs=30)       # doctest: +SKIP
     >>> ensemble.predict(test_inputs).metrics(test_labels)                                   # doctest: +SKIP
@@ -43,12 +52,14 @@ def fit_ensemble(
     loader : DataLoader, or a list of batches
         Of pairs (inputs, targets), for which the loss is loss_fn(model(inputs), targets). For batches of another form it is
         loss_fn(model, batch).
-    loss_fn : callable
-        A mean over the batch.
+    loss_fn : callable, optional
+        A mean over the batch. Left out: the loss that fits `task=`, which is then needed.
     epochs, cycles
         Passes over the loader, and into how many cycles they are divided.
     num_data : float, optional
-        The number of training examples; len(loader.dataset), if left out.
+        The number of training examples; those that the loader's sampler can draw, if left out.
+    validation : pair, optional
+        Inputs and targets that were kept back: afterwards they weigh the members (`Ensemble.calibrate`).
     progress : bool
         Whether a bar, or without `rich` and outside terminals a line for each cycle, is written to the standard error.
     options
@@ -58,25 +69,56 @@ def fit_ensemble(
     if not isinstance(loader, Sized) or not len(loader):
         raise ValueError("the loader has no length, or is empty; write a loop of your own around ctld.Ensemble")
     if num_data is None:
-        dataset = getattr(loader, "dataset", None)
-        if not isinstance(dataset, Sized):
-            raise ValueError("the loader does not say how many examples it has; give num_data=")
-        num_data = len(dataset)
+        num_data = number_of_examples(loader)
     ensemble = Ensemble(model, lr, num_data, epochs * len(loader), cycles=cycles, **options)
     device = next(iter(model.parameters())).device
     model.train()
-    with _reporting(ensemble, progress and rank() == 0) as report:
+    criterion = ensemble.loss if loss_fn is None else loss_fn
+    with _reporting(ensemble, progress and rank() == 0) as report, _without_leftovers(model):
         for epoch in range(epochs):
             set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
             for batch in loader:
-                loss = _loss(model, moved(batch, device), loss_fn)
+                loss = _loss(model, moved(batch, device), criterion)
                 loss.backward()  # type: ignore[no-untyped-call]
-                loss = loss.detach()
                 ensemble.step(loss)
-                report(ensemble, loss)
+                report(ensemble, loss.detach())
+    if validation is not None:
+        ensemble.calibrate(*validation)
     return ensemble
+
+
+def number_of_examples(loader: Any) -> int:
+    """Return how many examples a loader can draw: a sampler may leave out most of a dataset."""
+    dataset, sampler = getattr(loader, "dataset", None), getattr(loader, "sampler", None)
+    own = getattr(loader, "batch_sampler", None)
+    if type(own) is not BatchSampler and own is not None:
+        sampler = getattr(own, "sampler", own)
+    if not isinstance(dataset, Sized):
+        raise ValueError("the loader does not say how many examples it has; give num_data=")
+    if isinstance(sampler, SubsetRandomSampler):
+        return len(sampler)
+    if isinstance(sampler, WeightedRandomSampler):
+        return int((sampler.weights > 0).sum())
+    if sampler is None or isinstance(sampler, SequentialSampler | RandomSampler | DistributedSampler):
+        return len(dataset)
+    if isinstance(sampler, Sized) and len(sampler) == len(dataset):
+        return len(dataset)
+    raise ValueError(
+        f"num_data must be given for a {type(sampler).__name__}, which may leave out a part of the {len(dataset)} examples. "
+        "Give the number of different examples that it draws"
+    )
+
+
+@contextmanager
+def _without_leftovers(model: nn.Module) -> Iterator[None]:
+    """Clear the gradients if training is interrupted between `backward` and `step`: another loop would take them in."""
+    try:
+        yield
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
 
 
 def _loss(model: nn.Module, batch: Any, loss_fn: Callable[..., Tensor]) -> Tensor:

@@ -57,49 +57,27 @@ class Folder:
     # ---- writing ----
 
     def write_sample(self, serial: int, state: dict[str, Tensor]) -> File:
-        content: bytes = _safetensors().save({name: tensor.contiguous() for name, tensor in state.items()})
+        content: bytes = needs_safetensors().save({name: tensor.contiguous() for name, tensor in state.items()})
         file = File(f"{serial:06d}.safetensors", hashlib.sha256(content).hexdigest())
-        self._write(file.name, content)
+        write_whole(self.path, file.name, content)
         return file
 
     def write_index(self, index: dict[str, Any], keep: Iterable[str]) -> None:
         """After which files of samples that it does not name are removed."""
         text = json.dumps({"format": FORMAT} | index, indent=1, allow_nan=False)
-        self._write(INDEX, text.encode())
+        write_whole(self.path, INDEX, text.encode())
         kept = set(keep)
         for entry in self.path.iterdir():
             if NAME.fullmatch(entry.name) and entry.name not in kept:
                 entry.unlink(missing_ok=True)
 
-    def _write(self, name: str, content: bytes) -> None:
-        unfinished = self.path / f".{name}.{os.getpid()}.unfinished"
-        unfinished.unlink(missing_ok=True)  # of a killed process of this number, or a stranger's link
-        try:
-            with unfinished.open("xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(unfinished, self.path / name)
-        finally:
-            unfinished.unlink(missing_ok=True)
-        handle = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(handle)  # else the rename itself could be lost with the power
-        finally:
-            os.close(handle)
-
     # ---- reading ----
 
     def read_index(self) -> dict[str, Any]:
-        path = self.path / INDEX
-        try:
-            index = json.loads(self._bytes(INDEX, largest=LARGEST_INDEX))
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{path} does not exist: {self.path} is no folder of samples") from None
-        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{path} is damaged ({error}); restore it, or collect anew in another folder") from None
-        if not isinstance(index, dict) or index.get("format") != FORMAT:
-            raise ValueError(f"{path} is no index of samples of format {FORMAT}")
+        """Return the index of a collection of samples."""
+        index = read_index(self.path)
+        if index.get("format") != FORMAT:
+            raise ValueError(f"{self.path / INDEX} is an index of an Ensemble: Ensemble.load reads it")
         return index
 
     def file(self, value: Any) -> File:
@@ -114,29 +92,83 @@ class Folder:
         """To the bit what was written: anything else is refused."""
         path = self.path / file.name
         try:
-            content = self._bytes(file.name)
+            self._check_size(path)
+            content = read_bounded(path)
         except FileNotFoundError:
             raise FileNotFoundError(f"{path} is missing, though {INDEX} names it; restore it") from None
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise ValueError(f"{path} is damaged or another file: its checksum is not the one in {INDEX}; restore it")
-        library = _safetensors()
+        library = needs_safetensors()
         try:
             state: dict[str, Tensor] = library.load(content)
         except import_module("safetensors").SafetensorError as error:
             raise ValueError(f"{path} is no safetensors file ({error})") from None
         return state
 
-    def _bytes(self, name: str, *, largest: int | None = None) -> bytes:
-        path = self.path / name
-        facts = path.lstat()
-        if not stat.S_ISREG(facts.st_mode):  # a link leads elsewhere, and a pipe may never end
-            raise ValueError(f"{path} is a link or no file at all")
-        if largest is not None and facts.st_size > largest:
-            raise ValueError(f"{path} has {facts.st_size:,} bytes, more than any index has")
-        return path.read_bytes()
+    def _check_size(self, path: Path) -> None:
+        """Refuse a file of another length than its own header says, before it is read: it may be long and empty."""
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return  # `read_bounded` says so
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if 0 < length <= LARGEST_INDEX else b""
+        try:
+            entries = json.loads(header)
+            ends = [int(entry["data_offsets"][1]) for name, entry in entries.items() if name != "__metadata__"]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            ends = [-1]
+        if path.stat().st_size != 8 + length + max(ends, default=0):
+            raise ValueError(f"{path} is damaged or another file: its length is not the one in its header; restore it")
 
 
-def _safetensors() -> Any:
+def read_index(path: Path) -> dict[str, Any]:
+    """Return the index of a folder, of samples or of an ensemble."""
+    file = path / INDEX
+    try:
+        index = json.loads(read_bounded(file, at_most=LARGEST_INDEX))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file} does not exist: {path} is no folder of samples") from None
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{file} is damaged ({error}); restore it, or collect anew in another folder") from None
+    known = (FORMAT, 2) if isinstance(index, dict) and "ensemble" in index else (FORMAT,)
+    if not isinstance(index, dict) or index.get("format") not in known:
+        raise ValueError(f"{file} is no index of samples of format {FORMAT}")
+    return index
+
+
+def read_bounded(path: Path, *, at_most: int | None = None, size: Any = None) -> bytes:
+    """Return a file's bytes, if it is a file and as long as it may be: a link leads elsewhere, and a pipe may never end."""
+    facts = path.lstat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise ValueError(f"{path} is a link or no file at all")
+    if at_most is not None and facts.st_size > at_most:
+        raise ValueError(f"{path} has {facts.st_size:,} bytes, more than any index has")
+    if size is not None and facts.st_size != size:
+        raise ValueError(f"{path} is damaged or another file: it has {facts.st_size:,} bytes, and {size} in {INDEX}")
+    return path.read_bytes()
+
+
+def write_whole(path: Path, name: str, content: bytes | memoryview) -> None:
+    """Write a file beside its name, to the disk, then rename it: whoever reads finds the old one or the new one."""
+    unfinished = path / f".{name}.{os.getpid()}.unfinished"
+    unfinished.unlink(missing_ok=True)  # of a killed process of this number, or a stranger's link
+    try:
+        with unfinished.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path / name)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # else the rename itself could be lost with the power
+    finally:
+        os.close(handle)
+
+
+def needs_safetensors() -> Any:
+    """Return the library that reads and writes samples, or raise an error that says how to get it."""
     try:
         return import_module("safetensors.torch")
     except ImportError as error:

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from ctld.checks import integer, real
 
+LARGEST_COUNT = 2**53
+"""Of steps, cycles and files."""
+
 Kind = Literal["cycle", "cold"]
 Keep = Literal["newest", "best"]
 
@@ -69,8 +72,8 @@ def from_plain(value: Any) -> SampleRecord:
         raise ValueError(f"batch_norm_refreshed = {fields['batch_norm_refreshed']!r} is neither true nor false")
     return SampleRecord(
         kind=fields["kind"],
-        step=integer("step", fields["step"], at_least=0),
-        cycle=integer("cycle", fields["cycle"], at_least=0),
+        step=bounded("step", fields["step"]),
+        cycle=bounded("cycle", fields["cycle"]),
         loss=_optional("loss", fields["loss"]),
         reading=reading_from_plain(fields["reading"]),
         batch_norm_refreshed=fields["batch_norm_refreshed"],
@@ -82,12 +85,20 @@ def reading_from_plain(value: Any) -> Reading | None:
         return None
     fields = _fields("reading", value, Reading)
     return Reading(
-        step=integer("step", fields["step"], at_least=0),
+        step=bounded("step", fields["step"]),
         alpha=_optional("alpha", fields["alpha"]),
         temperature_ratio=real("temperature_ratio", fields["temperature_ratio"]),
         kinetic_temperature=real("kinetic_temperature", fields["kinetic_temperature"]),
         target_temperature=real("target_temperature", fields["target_temperature"]),
     )
+
+
+def bounded(name: str, value: Any) -> int:
+    """Return a count that a file holds, if a run can have reached it: beyond, comparisons and names of files go wrong."""
+    number = integer(name, value, at_least=0)
+    if number > LARGEST_COUNT:
+        raise ValueError(f"{name} must be an int from 0 to {LARGEST_COUNT}, got {number}")
+    return number
 
 
 def _fields(name: str, value: Any, of: type) -> dict[str, Any]:
@@ -125,10 +136,25 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters()) | buffers
 
 
-def copied(model: nn.Module) -> dict[str, Tensor]:
-    """As they are now, on the CPU. Every rank calls it: a sharded tensor is put together by all of them."""
+def copied(model: nn.Module, like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Return the model's tensors as they are now, on the CPU; every rank calls it, and puts sharded ones together.
+
+    A tensor that is not trained and equals that of `like`, the sample before, is that of the sample before: it is held once.
+    """
+    found, like = {}, like or {}
     with torch.no_grad():
-        return {name: whole(tensor).to("cpu", copy=True) for name, tensor in tensors_of(bare(model)).items()}
+        for name, tensor in tensors_of(bare(model)).items():
+            here, before = whole(tensor), None if tensor.requires_grad else like.get(name)
+            same = before is not None and before.dtype == here.dtype and torch.equal(before, here.to("cpu"))
+            found[name] = before if before is not None and same else here.to("cpu", copy=True)
+    return found
+
+
+def size_of_sample(model: nn.Module) -> int:
+    """Return how many bytes each sample of a model takes, without what all of them share."""
+    own = tensors_of(bare(model)).items()
+    frozen = {name for name, parameter in bare(model).named_parameters() if not parameter.requires_grad}
+    return sum(tensor.numel() * tensor.element_size() for name, tensor in own if name not in frozen)
 
 
 @torch.no_grad()
@@ -149,8 +175,11 @@ def whole(tensor: Tensor) -> Tensor:
     return found.detach()
 
 
-def check_fits(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Whether `state` has the model's names and shapes, no more and no fewer."""
+def check_fits(model: nn.Module, state: Mapping[str, Tensor], *, read: bool = False) -> None:
+    """Raise an error unless `state` has the model's names and shapes, no more and no fewer.
+
+    For one that was `read` from a file also unless numbers are of the model's kind, and those of parameters finite.
+    """
     own = tensors_of(model)
     if own.keys() != state.keys():
         odd = sorted(own.keys() ^ state.keys())
@@ -163,3 +192,15 @@ def check_fits(model: nn.Module, state: Mapping[str, Tensor]) -> None:
                 f"{name} has shape {tuple(tensor.shape)} in the model and {tuple(state[name].shape)} in a sample; build the "
                 "model as it was sampled"
             )
+        if not read:
+            continue
+        trained = isinstance(tensor, nn.Parameter)  # a buffer may be a mask of −inf
+        if tensor.is_floating_point() != state[name].is_floating_point() or (trained and not _finite(state[name])):
+            raise ValueError(
+                f"{name} must be finite numbers of {tensor.dtype} in a sample, got {state[name].dtype}. Restore the file, or "
+                "build the model as it was sampled"
+            )
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not tensor.is_meta and (not tensor.is_floating_point() or bool(tensor.isfinite().all()))

@@ -1,122 +1,127 @@
-"""An `Ensemble` in a folder: its members as a `SampleCollector` keeps them, and beside them what the run goes on from."""
+"""Saving of an `Ensemble`: one file of all tensors by `torch.save`, and an index with its checksum and what builds it again."""
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
+import re
+from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from ctld.ensembles.folder import INDEX, Folder
-from ctld.ensembles.plain import pack, unpack
+from ctld.ensembles import legacy
+from ctld.ensembles.folder import INDEX, read_bounded, read_index, write_whole
+from ctld.ensembles.groups import groups_of_names
 from ctld.ensembles.progress import rank
-from ctld.ensembles.samples import bare, to_plain
+from ctld.ensembles.samples import bare
 
 if TYPE_CHECKING:
     from ctld.ensembles.ensemble import Ensemble
 
+FORMAT = 2  # 1, of version 0.2, was a collector's folder with the state beside it
+NAME = re.compile(r"ensemble-[0-9a-f]{16}\.pt", re.ASCII)
+CHANGEABLE = ("lr", "momentum", "weight_decay", "members", "keep", "guard", "task", "class_dim", "head")
+"""What may be another after loading; all else is what the state was reached with."""
+HANDED_AGAIN = ("tempering", "process_group", "optimizer", "members_on")
+"""What cannot be written down."""
+
 
 def save(ensemble: Ensemble, folder: str | os.PathLike[str]) -> None:
-    """Writes members and state, then the index that names them: a kill leaves the old save or the new one."""
+    """Write the state, then the index that names it: a kill leaves the old save or the new one."""
     state = ensemble.state_dict()
     if rank() != 0:
         return
-    place = Folder(folder)
-    place.create(overwrite=True)
-    serial = 0
-    if (place.path / INDEX).exists():
-        index = place.read_index()
-        if "ensemble" not in index:
-            raise FileExistsError(f"{place.path} has samples of a SampleCollector: give a folder of its own")
-        serial = int(index["serial"])
-    del state["collector"]["samples"]  # they have files of their own
-    written = []
-    for sample in ensemble.collector:
-        serial += 1
-        written.append((sample.record, place.write_sample(serial, sample.state)))
-    tensors: dict[str, Any] = {}
-    packed = pack(state, tensors)
-    rest = place.write_sample(serial + 1, tensors)
-    collector = ensemble.collector
-    index = {
-        "at_most": collector.at_most,
-        "cold_every": None,
-        "keep": collector.keep,
-        "dropped": collector.dropped,
-        "serial": serial + 1,
-        "reading": state["collector"]["reading"],
-        "samples": [{"record": to_plain(record), "file": asdict(file)} for record, file in written],
-        "ensemble": {"rebuild": ensemble.rebuild, "state": packed, "file": asdict(rest)},
-    }
-    place.write_index(index, [rest.name, *(file.name for _, file in written)])
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    if (place / INDEX).exists():
+        if "ensemble" not in read_index(place):
+            raise FileExistsError(f"{place} has samples of a SampleCollector: give a folder of its own")
+    elif any(not entry.name.endswith(".unfinished") for entry in place.iterdir()):
+        raise FileExistsError(f"{place} is not empty and has no {INDEX}: give a folder of its own")
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    content = buffer.getbuffer()
+    checksum = hashlib.sha256(content).hexdigest()
+    name = f"ensemble-{checksum[:16]}.pt"
+    write_whole(place, name, content)
+    file = {"name": name, "bytes": len(content), "sha256": checksum}
+    index = {"format": FORMAT, "ensemble": {"rebuild": ensemble.rebuild, "file": file}}
+    write_whole(place, INDEX, json.dumps(index, indent=1, allow_nan=False).encode())
+    for entry in place.iterdir():
+        if entry.name != name and (NAME.fullmatch(entry.name) or legacy.NAME.fullmatch(entry.name)):
+            entry.unlink(missing_ok=True)
 
 
-def load(kind: type[Ensemble], folder: str | os.PathLike[str], model: nn.Module, changed: dict[str, Any]) -> Ensemble:
-    """Builds the ensemble as it was, and gives it its state."""
-    place = Folder(folder)
-    index = place.read_index()
+def read(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what builds the ensemble again, and its state; nothing in the folder can run code."""
+    place = Path(folder)
+    index = read_index(place)
     if not isinstance(index.get("ensemble"), dict):
-        raise ValueError(f"{place.path} has samples and no Ensemble: SampleCollector.open reads them")
+        raise ValueError(f"{place} has samples and no Ensemble: SampleCollector.open reads them")
     try:
-        saved = index["ensemble"]
-        state = unpack(saved["state"], place.read_sample(place.file(saved["file"])))
-        state["collector"]["samples"] = [
-            {"record": item["record"], "state": place.read_sample(place.file(item["file"]))}
-            for item in index["samples"]
-        ]
-        options = dict(saved["rebuild"])
+        if index["format"] == 1:
+            rebuild, state = legacy.read(place, index)
+        else:
+            rebuild, state = index["ensemble"]["rebuild"], _read_state(place, index["ensemble"]["file"])
+        options = dict(rebuild)
         options["params"] = groups_of_names(bare(model), options["params"])
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{place.path / INDEX} is damaged or foreign: {error!r}") from None
-    if options["tempering"] is None and "tempering" not in changed:
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{place / INDEX} is damaged or foreign: {error!r}") from None
+    return options, state
+
+
+def refuse_changes(changed: dict[str, Any], options: dict[str, Any], again: dict[str, Any]) -> None:
+    """Raise an error for what cannot be another after loading, and for what has to be given again and is not."""
+    for name, value in changed.items():
+        if name not in CHANGEABLE or ("around" in options and name in ("lr", "momentum", "weight_decay")):
+            raise ValueError(
+                f"{name} must be what it was, {options.get(name)!r}, got {value!r}. Leave it out, or begin another Ensemble"
+            )
+    if options.get("tempering", "constant") is None and "tempering" not in again:
         raise ValueError(
             "the ensemble was made with a tempering of its own, which is no name; give load(tempering=...)"
         )
-    ensemble = kind(model, **(options | changed))
-    ensemble.load_state_dict(state)
-    return ensemble
+    if "around" in options and "optimizer" not in again:
+        raise ValueError(f"the ensemble is around {options['around']}, which is not saved; give load(optimizer=...)")
+    if "around" not in options and "optimizer" in again:
+        raise ValueError("optimizer must be left out: the ensemble has one of its own, which is saved")
 
 
-# ---- parameter groups by name, so that they can be written down ----
-
-
-def named_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """Returns groups of (name, parameter), from whatever a torch optimizer takes; all of the model's, if `params` is None."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"model is a {type(model).__name__}, not a torch.nn.Module: give the model itself; which of its parameters are "
-            "trained, and how, goes into params="
+def check_model(model: nn.Module, state: Any) -> None:
+    """Raise an error unless a state is that of the model: torch would copy what fits before it says so."""
+    own = model.state_dict()
+    if not isinstance(state, dict) or own.keys() != state.keys():
+        odd = sorted(own.keys() ^ state.keys()) if isinstance(state, dict) else state
+        raise ValueError(
+            f"the state and the model have not the same tensors: {odd!r:.200}; build the model as it was saved"
         )
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    given = list(model.parameters() if params is None else params)
-    groups = given if given and isinstance(given[0], dict) else [{"params": given}]
-    found = []
-    for group in groups:
-        members = group["params"]
-        parameters = [members] if isinstance(members, nn.Parameter) else list(members)
-        parameters = [item[1] if isinstance(item, tuple) else item for item in parameters]
-        foreign = [tuple(p.shape) for p in parameters if id(p) not in names]
-        if foreign:
+    for name, tensor in own.items():
+        theirs = state[name]
+        if isinstance(tensor, Tensor) and (not isinstance(theirs, Tensor) or theirs.shape != tensor.shape):
+            shape = tuple(theirs.shape) if isinstance(theirs, Tensor) else theirs
             raise ValueError(
-                f"params has a parameter of shape {foreign[0]} that is not the model's: the ensemble would not keep it; train "
-                "it by an optimizer of its own, or make it part of the model"
+                f"{name} must have shape {tuple(tensor.shape)}, got {shape!r:.60}; build the model as it was saved"
             )
-        found.append({**group, "params": [(names[id(p)], p) for p in parameters]})
-    return found
 
 
-def names_of_groups(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns groups with names in place of parameters."""
-    return [{**group, "params": [name for name, _ in group["params"]]} for group in groups]
-
-
-def groups_of_names(model: nn.Module, groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns groups with the model's parameters in place of names."""
-    own = dict(model.named_parameters())
-    for group in groups:
-        missing = [name for name in group["params"] if name not in own]
-        if missing:
-            raise ValueError(f"the model has no parameter {missing[0]!r}; build the model as it was saved")
-    return [{**group, "params": [own[name] for name in group["params"]]} for group in groups]
+def _read_state(place: Path, file: dict[str, Any]) -> dict[str, Any]:
+    name = file["name"]
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of an ensemble's file")
+    content = read_bounded(place / name, size=file["bytes"])
+    if hashlib.sha256(content).hexdigest() != file["sha256"]:
+        raise ValueError(
+            f"{place / name} is damaged or another file: its checksum is not the one in {INDEX}; restore it"
+        )
+    try:
+        state = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    except (UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{place / name} is no state of an ensemble ({error})") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"{place / name} is no state of an ensemble, but a {type(state).__name__}")
+    return state

@@ -1,4 +1,4 @@
-"""Which temperature an ensemble's cycles are given: `Ensemble(temperature="auto")`.
+"""Defaults of an ensemble: its cycles, and the temperature that `temperature="auto"` chooses.
 
 Noise makes the members of an ensemble differ, mostly where the data do not hold the weights. Two things decide what it is
 worth (docs/ensembles.md has the measurements):
@@ -26,8 +26,9 @@ from ctld.tempering import TemperatureControl
 
 _log = logging.getLogger("ctld")
 
+CYCLES = 6
+EXPLORATION = 0.6  # of each cycle
 SPREAD = 6.0
-_HARDLY_ANY = 0.5  # κ below which T is less than a sixteenth of what it would be
 # ⟨1/g⟩ of the paper's tempering over uniform α.
 PAPERS_MEAN_RATIO = 2.138
 
@@ -55,13 +56,14 @@ def ensemble_temperature(
     cycle_steps: int,
     mean_temperature_ratio: float,
 ) -> float:
-    """Returns T for these groups, those with `explore=False` left out: the smallest that a group asks for.
+    """Return T for these groups: the smallest that a group asks for. Frozen weights and `explore=False` do not count.
 
     Each has `params` as (name, parameter), and lr, momentum, weight_decay. `exploration_steps` are those of all cycles.
     """
-    temperatures, least = [], math.inf
+    temperatures = []
     for group in groups:
-        if not group.get("explore", True) or not group["params"]:
+        weights = [parameter for _, parameter in group["params"] if parameter.requires_grad]
+        if not group.get("explore", True) or not weights:
             continue
         rates = (
             real("lr", group["lr"], at_least=0),
@@ -70,18 +72,11 @@ def ensemble_temperature(
         )
         unit = spread_per_temperature(*rates, exploration_steps) * mean_temperature_ratio
         forgotten = forgetting(*rates, cycle_steps)
-        least = min(least, forgotten) if rates[0] else least
         spread = SPREAD * min(1.0, forgotten) ** 2
-        size = size_of_weights([parameter for _, parameter in group["params"]])
+        size = size_of_weights(weights)
         temperatures.append(min(1.0, (spread * size) ** 2 * num_data / unit) if unit else 0.0)
     temperature = min(temperatures, default=0.0)
     _log.info('temperature="auto" of an ensemble: T = %.3g', temperature)
-    if least < _HARDLY_ANY:
-        _log.warning(
-            "lr·weight_decay·cycle_steps/(1 − momentum) = %.2g: with so little weight decay the default temperature injects "
-            "hardly any noise. For it to pay, raise weight_decay until this is 1 to 3; temperature=0 says that none is wanted",
-            least,
-        )
     return temperature
 
 

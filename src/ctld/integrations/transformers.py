@@ -16,8 +16,7 @@ import transformers
 from torch import Tensor
 
 from ctld import Ensemble
-from ctld.integrations import advice, follow, unwrap
-from ctld.observing import TakesLoss
+from ctld.integrations import advice, innermost, watch
 
 
 def sampler_arguments() -> dict[str, Any]:
@@ -28,10 +27,8 @@ def sampler_arguments() -> dict[str, Any]:
 class WatchLoss:
     """Put before a `Trainer`: the optimizer observes each loss with the factor that the trainer puts before `backward`.
 
-    If `ensemble` is set, it follows: give the trainer its `optimizer` and `scheduler`.
+    An ensemble whose optimizer the trainer has, is found by it: give the trainer `ensemble.optimizer` and `ensemble.scheduler`.
     """
-
-    ensemble: Ensemble | None = None
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **options: Any) -> Any:
         """The trainer's loss, watched while training."""
@@ -39,21 +36,19 @@ class WatchLoss:
         result = super().compute_loss(model, inputs, return_outputs=return_outputs, **options)  # type: ignore[misc]
         loss: Tensor = result[0] if return_outputs else result
         # In evaluation there may be no optimizer, and there is no gradient.
-        if self.ensemble is not None:
-            follow(self.ensemble, loss, scaler=trainer.accelerator.scaler)
-        elif loss.requires_grad and trainer.optimizer is not None:
-            unwrap(trainer.optimizer).watch(loss, scaler=trainer.accelerator.scaler)
+        if loss.requires_grad and trainer.optimizer is not None:
+            watch(trainer.optimizer, loss, scaler=trainer.accelerator.scaler)
         return result
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """The trainer's scheduler; first a word on settings that change what is sampled."""
         trainer: Any = self
-        found = unwrap(trainer.optimizer if optimizer is None else optimizer)
+        found = innermost(trainer.optimizer if optimizer is None else optimizer)
         warn_of_settings(found, trainer.args, num_training_steps, scheduler=trainer.lr_scheduler)
         return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]
 
 
-def warn_of_settings(optimizer: TakesLoss, args: Any, total_steps: int, scheduler: Any = None) -> None:
+def warn_of_settings(optimizer: Any, args: Any, total_steps: int, scheduler: Any = None) -> None:
     """Warn of arguments of a `TrainingArguments` that change what is sampled."""
     decays = None
     kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
@@ -80,5 +75,4 @@ class Trainer(WatchLoss, transformers.Trainer):
     def __init__(self, *arguments: Any, ensemble: Ensemble | None = None, **options: Any) -> None:
         if ensemble is not None:
             options.setdefault("optimizers", (ensemble.optimizer, ensemble.scheduler))
-        self.ensemble = ensemble
         super().__init__(*arguments, **options)

@@ -28,7 +28,6 @@ from ctld.stepping.active import Active
 from ctld.stepping.foreach import Noise, largest, square_norm, thermostat, wide_dtype
 from ctld.stepping.sweep import AnyPlan
 
-
 # torch's own hooks after a step cost ten microseconds, and do not see the loss that was observed.
 Listener = Callable[[Loss | None, list[Loss]], None]
 
