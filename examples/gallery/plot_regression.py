@@ -48,7 +48,7 @@ for _ in range(steps):
 # The band is two standard deviations of what the samples disagree about (epistemic).
 
 grid = torch.linspace(-3.5, 3.5, 200)[:, None]
-found = predict(model, collector.of_kind("cold"), grid, kind="regression")
+found = predict(model, collector.of_kind("cold"), grid, task="regression")
 mean, spread = found.mean.squeeze(), found.epistemic.squeeze().sqrt()
 gap = (grid.squeeze() > -0.8) & (grid.squeeze() < 0.8)
 print(

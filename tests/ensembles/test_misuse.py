@@ -172,12 +172,13 @@ def test_a_schedulers_lr_is_said_to_be_overwritten():
     model = network()
     inputs, scores = data()
     ensemble = Ensemble(model, 0.1, 120, STEPS, cycles=2, temperature=0)
+    scheduler = ensemble.scheduler
     with pytest.warns(
         UserWarning, match=r"lr was set to 0.05 by something else, and the cycle sets it back to 0.1"
     ) as said:
         for step in range(6):
             if step == 1:
-                ensemble.scheduler.step()  # its own changes nothing
+                scheduler.step()  # its own changes nothing
             if step > 1:
                 ensemble.optimizer.param_groups[0]["lr"] = 0.05
             loss = classes(model(inputs), scores)

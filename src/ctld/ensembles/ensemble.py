@@ -721,7 +721,8 @@ class Ensemble:
         options, state = saving.read(folder, model)
         again = {name: changed.pop(name) for name in saving.HANDED_AGAIN if name in changed}
         changed = {name: value for name, value in changed.items() if name not in options or value != options[name]}
-        saving.refuse_changes(changed, options, again)
+        saving.refuse_changes(changed, options)
+        saving.refuse_missing(options, again)
         try:
             if "around" in options:
                 built = {name: value for name, value in options.items() if name not in ("around", "params")}
@@ -733,11 +734,12 @@ class Ensemble:
                 f"the index in {folder} is damaged or foreign, or an option does not fit: {error}"
             ) from None
         ensemble.load_state_dict(state)
-        ensemble._change(changed)
+        ensemble.change(**changed)
         return ensemble
 
-    def _change(self, changed: dict[str, Any]) -> None:
-        """Take over other options for the rest of the run."""
+    def change(self, **changed: Any) -> None:
+        """Take over other options for the rest of the run: those that `load` takes."""
+        saving.refuse_changes(changed, self.rebuild)
         about_task = {name: changed[name] for name in ("task", "class_dim", "head") if name in changed}
         if about_task:
             self._task = as_task(**about_task)

@@ -75,13 +75,17 @@ def read(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, An
     return options, state
 
 
-def refuse_changes(changed: dict[str, Any], options: dict[str, Any], again: dict[str, Any]) -> None:
-    """Raise an error for what cannot be another after loading, and for what has to be given again and is not."""
+def refuse_changes(changed: dict[str, Any], options: dict[str, Any]) -> None:
+    """Raise an error for what cannot be another within a run."""
     for name, value in changed.items():
         if name not in CHANGEABLE or ("around" in options and name in ("lr", "momentum", "weight_decay")):
             raise ValueError(
                 f"{name} must be what it was, {options.get(name)!r}, got {value!r}. Leave it out, or begin another Ensemble"
             )
+
+
+def refuse_missing(options: dict[str, Any], again: dict[str, Any]) -> None:
+    """Raise an error for what has to be given again and is not."""
     if options.get("tempering", "constant") is None and "tempering" not in again:
         raise ValueError(
             "the ensemble was made with a tempering of its own, which is no name; give load(tempering=...)"
