@@ -24,7 +24,7 @@ SLOW = {
     *(f"lab/test_{name}.py" for name in ("executors", "executors_ray", "report_page", "report_published", "timing")),
     *(f"research/test_{name}.py" for name in ("peers", "posterior")),
     *(f"lab/test_{name}.py" for name in ("studies", "double_well_study", "ensemble_study", "tempering_study")),
-    *(f"lab/test_{name}.py" for name in ("traps_tables", "images", "hostile", "report_tables")),
+    *(f"lab/test_{name}.py" for name in ("hostile", "report_tables")),
 }
 SHARES = ("xdist_group(", 'scope="module"', "functools.cache", "import cache")
 

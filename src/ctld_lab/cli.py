@@ -13,7 +13,6 @@ except ImportError as missing:
     sys.exit(f'the command "ctld" needs {missing.name}, which is not installed: pip install "ctld[lab]"')
 
 from ctld_lab.commands import Refusal
-from ctld_lab.commands.cells import CELLS, run_cells
 from ctld_lab.commands.check import check_app
 from ctld_lab.commands.checkpoints import checkpoints_app
 from ctld_lab.commands.data import data_app
@@ -111,11 +110,7 @@ def run(
     ] = None,
     data: Annotated[
         str | None,
-        option(
-            "NAME",
-            'Another data set of the same kind ("ctld data list"); of traps, images, peers and posterior, which problems.',
-            False,
-        ),
+        option("NAME", 'Another data set of the same kind ("ctld data list").', False),
     ] = None,
     text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
@@ -134,12 +129,6 @@ def run(
     ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
-    if study in CELLS:
-        given = {"seeds": seeds, "trials": trials, "tuned": tuned, "text": text, "engine": engine, "workers": workers}
-        given |= {"threads": threads, "ray-address": ray_address}
-        given |= {"no-report": not report or None, "tensorboard": tensorboard or None}
-        run_cells(study, scale or "laptop", directory, methods=methods, data=data, data_dir=data_dir, unused=given)
-        return
     _refuse_ranks(ranks)
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale

@@ -127,7 +127,6 @@ def test_the_command_line_computes_what_is_asked_for_and_says_what_is_missing(tm
 
 DOORS = {
     "ctld_lab.data",
-    "ctld_lab.images",
     "ctld_lab.records",
     "ctld_lab.statistics",
     "ctld_lab.streams",

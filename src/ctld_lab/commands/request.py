@@ -73,7 +73,7 @@ def find_study(name: str) -> Study:
                 f"the study {name} left the package. In a clone of the repository, run: {studies.MOVED[name]}"
             )
         if name not in studies.names():
-            raise Refusal(unknown("study", name, studies.listed()) + "; or a file of your own, FILE.py")
+            raise Refusal(unknown("study", name, studies.names()) + "; or a file of your own, FILE.py")
         return studies.get(name)
     if not Path(name).is_file():
         raise Refusal(f"there is no file {name}; a study of your own is a Python file with STUDY = Study(...)")

@@ -56,7 +56,7 @@ def list_(
 
     console = Console()
     known = plain_table("study", "what it rebuilds")
-    for name, line in studies.listed().items():
+    for name, line in studies.names().items():
         known.add_row(name, line)
     console.print(known)
     found = find_studies(root)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ctld_lab.studies.study import SCALES, Request, Run, Study
 
-__all__ = ["MOVED", "SCALES", "Request", "Run", "Study", "describe", "get", "listed", "load", "names"]
+__all__ = ["MOVED", "SCALES", "Request", "Run", "Study", "describe", "get", "load", "names"]
 
 OWN = "CTLD_STUDY"
 """Where the processes of a command find the file of a study of the user's own."""
@@ -27,28 +27,13 @@ _STUDIES = {
     "tempering": "Temperings compared where the answer is known",
     "digits": "The default beside SGD with momentum, on 5,000 digits",
 }
-# Studies that are no lists of runs of the one loop: `ctld run` hands them to the `execute` of their modules.
-_APART = {
-    "traps": "Does exploring first keep training out of bad minima?",
-    "images": "Photographs fitted by Gaussians: does noise find better places?",
-}
-
-
-MOVED = {
-    "posterior": "python research/posterior.py",
-    "peers": "python research/peers.py",
-}
+MOVED = {name: f"python research/{name}.py" for name in ("images", "peers", "posterior", "traps")}
 """Study that was here up to version 0.2 → the command that runs it now, in a clone of the repository."""
 
 
 def names() -> dict[str, str]:
     """Name → what it rebuilds; without importing anything."""
     return dict(_STUDIES)
-
-
-def listed() -> dict[str, str]:
-    """Everything that `ctld run` takes by name, in the order of `ctld list`."""
-    return names() | _APART
 
 
 def get(name: str) -> Study:
@@ -80,7 +65,7 @@ def load(path: Path) -> Study:
     study = getattr(sys.modules[name], "STUDY", None)
     if not isinstance(study, Study):
         raise ValueError(f"{path} has no STUDY; let it end with STUDY = Study(...), as CONTRIBUTING.md shows")
-    if study.name in listed():
+    if study.name in names() | MOVED:
         raise ValueError(f"{path} calls its study {study.name!r}, which is taken; give it another name")
     from ctld_lab import workloads
 

@@ -1,1 +1,0 @@
-"""A picture fitted by Gaussians: traps in a real problem."""

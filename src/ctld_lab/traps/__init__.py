@@ -1,1 +1,0 @@
-"""Problems with bad minima whose global minimum is known, and who finds it: `ctld run traps`."""
