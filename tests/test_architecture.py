@@ -18,7 +18,7 @@ ARROWS = {
     "ctld.schedules": {"ctld.checks"},
     "ctld.clock": {"ctld.checks"},
     "ctld.compensation": {"ctld.checks"},
-    "ctld.diagnostics": {"ctld.checks"},
+    "ctld.diagnostics": {"ctld.checks", "ctld.sampling"},  # imported when the learning coefficient is asked for
     "ctld.chains": {"ctld.checks"},
     "ctld.observing": {"ctld.checks", "ctld.clipping", "ctld.sharding"},
     "ctld.ranks": {"ctld.checks", "ctld.sharding"},

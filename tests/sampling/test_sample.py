@@ -11,6 +11,7 @@ from torch import nn
 
 import ctld
 from ctld import Langevin
+from ctld.chains import SeparateChains
 from ctld.sampling import ConvergenceWarning, run
 from sampling_problems import Recurrent, Regression, dropout_network, half_square, same
 
@@ -63,8 +64,7 @@ def test_every_sampler_of_the_table(name):
 def test_chains_together_are_chains_one_by_one(monkeypatch):
     options = {"loader": PROBLEM.loader(8), "predict": PROBLEM.inputs[:2], "projections": 2}
     together = sampled(**options)
-    monkeypatch.setattr(run, "Chains", None)
-    monkeypatch.setattr(run.Run, "_chains", lambda self: run.SeparateChains(self.models, self.optimizers, self.loss))
+    monkeypatch.setattr(run, "chains_of", lambda models, optimizers, loss, _: SeparateChains(models, optimizers, loss))
     alone = sampled(**options)
     for name in ("predictions", "projections"):
         np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import math
 import time
@@ -14,14 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
-from ctld.chains import Chains, NonFiniteChainsError, SeparateChains
+from ctld.chains import NonFiniteChainsError
 from ctld.checks import warn_user
 from ctld.ensembles.prediction import moved
-from ctld.optimizers import OPTIMIZERS, create
+from ctld.optimizers import CTLD, OPTIMIZERS, create
 from ctld.sampling import files, learning_rate, store
 from ctld.sampling.batches import Batches, seed_of
+from ctld.sampling.chains_of import chains_of
 from ctld.sampling.draws import Counts, Draws
 from ctld.sampling.loss import batch_loss
 from ctld.sampling.progress import Report
@@ -120,7 +120,7 @@ class Run:
         if self.lr is None:
             self.lr = float(state["lr"]) if state is not None else self._looked_at("at the start")
         self.optimizers = [self._built(model, chain) for chain, model in enumerate(self.models)]
-        self.chains = self._chains()
+        self.chains = chains_of(self.models, self.optimizers, self.loss, self.batches)
         if state is None:
             torch.manual_seed(self._seed("model"))
             self._check_memory()
@@ -160,24 +160,6 @@ class Run:
             constant = {"tempering": Tempering.constant(), "integrator": "baoab", "exploration_steps": plan.num_steps}
             return create("ctld", parameters, lr=self.lr, seed=seed, **(options | constant | plan.options))
         return create(plan.sampler, parameters, lr=self.lr, seed=seed, **(options | plan.options))
-
-    def _chains(self) -> Chains:
-        """Return chains that take their passes together, or one after the other where the model cannot be stacked."""
-        if len(self.models) > 1 and not any(map(_has_hooks, self.models[0].modules())):
-            trial = [copy.deepcopy(model) for model in self.models[:2]]
-            resting = [torch.optim.SGD(model.parameters(), lr=0.0) for model in trial]
-            epoch, place = self.batches.epoch, self.batches.place
-            batch = self.batches.next()
-            self.batches.seek(epoch, place)
-            if not self.batches.shared:
-                batch = tree_map_only(Tensor, lambda tensor: tensor[:2], batch)
-            try:
-                Chains(trial, resting, self.loss).backward(batch, shared=self.batches.shared)
-            except NotImplementedError as error:
-                _log.info("%s: the chains take their passes one after the other", error)
-            else:
-                return Chains(self.models, self.optimizers, self.loss)
-        return SeparateChains(self.models, self.optimizers, self.loss)
 
     def _directions(self) -> Tensor | None:
         asked = self.plan.projections
@@ -411,6 +393,27 @@ def _array(tensor: Tensor) -> Any:
     return wide.cpu().numpy()
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name, None) for name in names)
+def built_baoab(
+    parameters: Any,
+    lr: float,
+    momentum: float,
+    *,
+    num_data: float,
+    weight_decay: float,
+    temperature: float,
+    num_steps: int,
+    seed: int,
+) -> Any:
+    """Return Langevin dynamics by BAOAB at a constant temperature."""
+    return CTLD(
+        parameters,
+        lr,
+        momentum,
+        num_data=num_data,
+        weight_decay=weight_decay,
+        temperature=temperature,
+        tempering=Tempering.constant(),
+        integrator="baoab",
+        exploration_steps=num_steps,
+        seed=seed,
+    )
