@@ -17,6 +17,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 HERE = Path(__file__).parent
 SLOW = {
     *("distributed", "torture", "statistical", "crosschecks"),
+    *("research/test_rivals_between_modes.py", "research/test_rivals_laws.py"),
     *("test_examples.py", "test_benchmarks.py", "test_chains.py", "test_clipping.py", "test_documents.py"),
     *("ensembles/test_prediction.py", "optimizers/test_live_thermometers.py"),
     *("ensembles/test_ensembles_on_ranks.py", "optimizers/test_distributed.py", "optimizers/test_elastic.py"),

@@ -14,6 +14,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import ctld
+import methods
 
 ROWS, STEPS, EXPLORATION = 24, 20, 14
 LR = {"santa": 2e-4, "psgld": 1e-3}
@@ -71,7 +72,7 @@ def optimizer_for(model, method="ctld", *, calibrated=False, **options):
     groups = [{"params": parameters[:3]}, {"params": parameters[3:]} | ({"explore": False} if method == "ctld" else {})]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return ctld.create(method, groups, **({"lr": LR.get(method, 0.05)} | options))
+        return methods.create(method, groups, **({"lr": LR.get(method, 0.05)} | options))
 
 
 def loss_of(model, step, rank, size):
@@ -104,8 +105,8 @@ def outcome(model, optimizer):
         readings = thermometer.kinetic.numbers, thermometer.configurational.numbers
         found |= {"readings": torch.tensor(readings, dtype=torch.float64)}
         found |= {"temperature": optimizer.temperature, "step": first["ctld_step"], "clamped": first["ctld_clamped"]}
-    if isinstance(optimizer, ctld.TACTHMC | ctld.ReSGLD):
-        found |= {"tempered": optimizer.alpha if isinstance(optimizer, ctld.TACTHMC) else optimizer.swaps}
+    if isinstance(optimizer, methods.TACTHMC | methods.ReSGLD):
+        found |= {"tempered": optimizer.alpha if isinstance(optimizer, methods.TACTHMC) else optimizer.swaps}
     return found
 
 

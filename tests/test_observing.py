@@ -86,7 +86,7 @@ class TestWatch:
             loss = optimizer.watch(loss_of(problem, 0))
             loss /= 2
             loss.backward()
-        assert sum(optimizer._observed) == pytest.approx(expected, rel=1e-12)
+        assert sum(optimizer.losses.pending) == pytest.approx(expected, rel=1e-12)
 
     def test_a_scale_is_divided_out(self):
         def scaled(problem, optimizer, step):
@@ -113,19 +113,19 @@ class TestWatch:
         problem, optimizer = build()
         losses = torch.stack([loss_of(problem, 0), loss_of(problem, 1)])
         optimizer.watch(losses).mean().backward()
-        assert optimizer._observed == [pytest.approx(losses.mean().item(), rel=1e-12)]
+        assert optimizer.losses.pending == [pytest.approx(losses.mean().item(), rel=1e-12)]
 
     def test_what_needs_no_gradient_is_left_alone(self):
         problem, optimizer = build()
         with torch.no_grad():
             optimizer.watch(loss_of(problem, 0))
         optimizer.watch(torch.tensor(1.0))
-        assert optimizer._observed == []
+        assert optimizer.losses.pending == []
 
     def test_not_in_fine_tuning(self):
         problem, optimizer = build(exploration_steps=0)
         optimizer.watch(loss_of(problem, 0)).backward()
-        assert optimizer._observed == []
+        assert optimizer.losses.pending == []
 
     @pytest.mark.parametrize("name", ["adam", "sgld"])
     def test_methods_that_do_not_read_it(self, name):
@@ -141,7 +141,7 @@ class TestWatch:
         optimizer.watch(loss_of(problem, 0)).backward()
         twin = copy.deepcopy(optimizer)
         twin.zero_grad()
-        assert (len(optimizer._observed), twin._observed) == (1, [])
+        assert (len(optimizer.losses.pending), twin.losses.pending) == (1, [])
 
 
 class TestSkippedSteps:
@@ -172,7 +172,7 @@ class TestSkippedSteps:
 
         with pytest.raises(KeyError):
             optimizer.step(closure)
-        assert optimizer._observed == []
+        assert optimizer.losses.pending == []
 
 
 class TestByPosition:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LambdaLR
 
-from ctld import Ensemble, create
+from ctld import Ensemble
 from ctld_lab.streams import stream_seed
+from methods import create
 
 from .packages import ivon, laplace, sam, sghmc_of_torch_uncertainty
 from .problems import Problem

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.nn import Module
 
-from ctld import CTLD, Tempering, create
+from ctld import CTLD, Tempering
+from methods import create
 
 RATES = (0.05, 0.2, 0.8)
 """Learning rates that are tried for every sampler, in units of 1/curvature."""

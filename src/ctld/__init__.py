@@ -9,11 +9,14 @@ is kept along a run and predicts together, `diagnostics` what turns recorded arr
 minimum is.
 """
 
-from ctld import chains, diagnostics, ensembles, noise, sampling, schedules, tempering
+from typing import Any
+
+from ctld import chains, diagnostics, ensembles, noise, optimizers, sampling, schedules, tempering
 from ctld.checks import DisagreementError, DriftError, NonFiniteError, TemperatureWarning
 from ctld.cycles import CycleLR
 from ctld.ensembles import Ensemble, SampleCollector, fit_ensemble, predict
 from ctld.optimizers import (
+    BAOAB,
     CSGHMC,
     CTLD,
     EAMSGD,
@@ -23,11 +26,10 @@ from ctld.optimizers import (
     SGHMC,
     SGLD,
     SGNHT,
-    TACTHMC,
+    UBU,
     AnnealSGD,
     GroupTemperatures,
     Langevin,
-    ReSGLD,
     RMSPreconditioner,
     Santa,
     SimulatedAnnealing,
@@ -37,9 +39,10 @@ from ctld.optimizers import (
 from ctld.sampling import Draws, sample
 from ctld.tempering import ConfiningWell, Metadynamics, SharedMetadynamics, TemperatureScaling, Tempering
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
+    "BAOAB",
     "CSGHMC",
     "CTLD",
     "EAMSGD",
@@ -49,7 +52,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
-    "TACTHMC",
+    "UBU",
     "AnnealSGD",
     "ConfiningWell",
     "CycleLR",
@@ -62,7 +65,6 @@ __all__ = [
     "Metadynamics",
     "NonFiniteError",
     "RMSPreconditioner",
-    "ReSGLD",
     "SampleCollector",
     "Santa",
     "SharedMetadynamics",
@@ -84,3 +86,7 @@ __all__ = [
     "schedules",
     "tempering",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(optimizers, name)  # raises an error that says where a name has moved

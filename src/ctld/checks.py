@@ -69,35 +69,21 @@ def flag(name: str, value: Any) -> bool:
 IMPLEMENTATIONS = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """Options of torch's optimizers that choose how a step is carried out."""
 
-_OPTIONS_OF_TORCH = {
-    "nesterov": "Nesterov's momentum is no step of Langevin dynamics: leave it out (EAMSGD has it built in)",
-    "dampening": "the momentum is torch's with dampening 0: leave it out",
-    "betas": 'moments of Adam are not kept: give momentum=, or take ctld.create("adam", ...)',
-    "amsgrad": 'moments of Adam are not kept: leave it out, or take ctld.create("adam", ...)',
-    "decoupled_weight_decay": "weight_decay is the Gaussian prior, part of the gradient: leave it out",
-    "eps": "what keeps a divisor from zero is called epsilon here, where there is one: leave it out",
-    "alpha": "alpha is the tempering variable here, which is not given (smoothing, in PSGLD and Santa, is RMSprop's)",
-    "rho": "no averages of Adadelta are kept: leave it out",
-    "centered": "no average of the gradient is kept: leave it out",
-}
-
 
 def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = ()) -> None:
-    """Accept options of torch's that are off; for any other, an error that says what to do in place of it.
+    """Accept torch's choices of an implementation that are off; raise an error for any other option.
 
     `known` are the names that the method has, to guess which was meant.
     """
     known = sorted(known)
     for name, value in options.items():
-        if name in IMPLEMENTATIONS | _OPTIONS_OF_TORCH.keys() and (value is None or value is False or value == 0):
+        if name in IMPLEMENTATIONS and (value is None or value is False):
             continue
         if name in IMPLEMENTATIONS:
             raise ValueError(
                 f"{name} = {value!r} is an implementation of torch's that {method} does not have, nor need: a step is one pass "
                 f"over memory by itself. Leave it out, or give {name}=None"
             )
-        if name in _OPTIONS_OF_TORCH:
-            raise TypeError(f"{method} has no option {name}: {_OPTIONS_OF_TORCH[name]}")
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}" if known else "leave it out"
         raise TypeError(f"{method} has no option {name}; {hint}")

@@ -41,6 +41,12 @@ class Clock:
         return (self.steps if length is None else self.steps % length) < self.exploration_steps
 
     @property
+    def explored(self) -> bool:
+        """Whether the last step was one of exploration."""
+        last, length = self.steps - 1, self.cycle_steps
+        return last >= 0 and (last if length is None else last % length) < self.exploration_steps
+
+    @property
     def cycle_begins(self) -> bool:
         """Whether the next step is the first of a cycle, but not of the run."""
         return self.cycle_steps is not None and self.steps > 0 and self.steps % self.cycle_steps == 0

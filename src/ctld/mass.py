@@ -9,6 +9,7 @@ adaptation, now and then, in which momenta keep their temperature: p ← p·√(
 buffer. Fine-tuning is SGD with momentum, without s.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,20 @@ class Mass:
         """Returns two buffers and a counter for one parameter."""
         zeros, ones = torch.zeros_like(momentum), torch.ones_like(momentum)
         return {"gradient_square": zeros, "squares_seen": 0, "scale": ones}
+
+    def update(
+        self,
+        moving: Sequence[tuple[Mapping[str, Any], ActiveGroup]],
+        add_up: Callable[[list[Tensor]], Sequence[Sequence[float]]],
+    ) -> None:
+        """Take in the gradients of groups that move, and give each element its s; `add_up` sums rows over ranks."""
+        self.updates += 1
+        sums = [
+            self.observe(active, decay=float(group["weight_decay"]), ascend=group["maximize"])
+            for group, active in moving
+        ]
+        for (_, active), row in zip(moving, add_up(sums), strict=True):
+            self.adapt(active, row[0] / row[1] if row[1] else 0.0)
 
     @torch.no_grad()
     def observe(self, active: ActiveGroup, *, decay: float, ascend: bool) -> Tensor:

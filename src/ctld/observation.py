@@ -20,19 +20,20 @@ from ctld.stepping.foreach import wide_dtype
 
 @dataclass(slots=True)
 class Observation:
-    """What is seen at the present parameters.
-
-    `unfit` returns the sentence that names a gradient which is not fit for a step, or None; `facts` what must be equal on all
-    ranks; N/T times the loss must be finite, `scale` being N/T.
-    """
+    """What is seen at the present parameters."""
 
     numbers: Sequence[float] | Tensor
     """Sums over ranks: the loss, how many refuse the step, one, marks and their squares, and the prior over N."""
     ranks: Ranks
     device: Callable[[], torch.device]
     facts: Callable[[], Facts]
+    """Return what must be equal on all ranks."""
     unfit: Callable[[], NonFiniteError | None]
+    """Return an error that names a gradient which is not fit for a step, or None."""
     scale: float
+    """N/T. N/T times the loss must be finite."""
+    sign: float
+    """The sign of the loss in the potential."""
     gradients_seen: bool
     """Whether the gradients have been looked at; else whoever moves the parameters does, first."""
     failure: Exception | None = None
@@ -79,10 +80,9 @@ class Observation:
         return refused
 
     @property
-    def prior(self) -> float:
-        """λ‖θ‖²/2 over all ranks, if it was asked for."""
-        self.accept()
-        return float(self.numbers[5])
+    def potential(self) -> float:
+        """U/N, the signed mean loss and the prior λ‖θ‖²/2 over all ranks; for a method that asks for it ahead."""
+        return self.sign * self.accept() + float(self.numbers[5])
 
 
 def observe(

@@ -2,12 +2,10 @@
 
 Frameworks differ in who calls `step`, and in what they multiply the loss by before `backward`: one over the number of
 micro-batches, the scale of a GradScaler, the number of processes. What drives the temperature has to be the number whose
-gradient is in `p.grad`. `watch` reads the factor off the gradient of the loss itself, so that one line serves them all.
+gradient is in `p.grad`. `Losses.watch` reads the factor off the gradient of the loss itself, so that one line serves them all.
 """
 
-import logging
 import math
-import sys
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ctld.checks import TemperatureWarning, warn_user
-from ctld.clipping import RepeatedNorms, message
+from ctld.checks import warn_user
 from ctld.sharding import sharded
-
-_log = logging.getLogger("ctld")
 
 Loss = Tensor | float
 Closure = Callable[[], Loss | None]
@@ -43,61 +38,62 @@ class TakesLoss(Optimizer):
         return loss
 
 
-class Observing(TakesLoss):
-    """What a method that reads the loss needs: losses are gathered until the step that they belong to.
+class Losses:
+    """Losses that were handed over for the step to come: one for each microbatch.
 
-    A subclass says in `_needs_loss` whether the next step reads the loss, and calls `_evaluate` at the start of one. What was
-    gathered is changed in place and never replaced: wrappers that copy our attributes or pass them on see the same list.
+    The list is changed in place and never replaced: wrappers that copy an optimizer's attributes see the same one.
     """
 
-    steps: int
-    _observed: list[Loss]
-    _norms: RepeatedNorms
-    _warned_of_scale: bool
+    def __init__(self) -> None:
+        self.pending: list[Loss] = []
+        self._warned_of_scale = False
 
-    def observe(self, loss: Loss) -> None:
-        """Hand over the loss where a framework calls `step()` itself; two observations before a step add up.
+    def add(self, loss: Loss) -> None:
+        """Keep a loss until the step that it belongs to."""
+        self.pending.append(one_element(loss))
 
-        Under gradient accumulation, observe each micro-batch's loss divided as it is for `backward`, or leave that to
-        `watch`. `zero_grad` drops what was observed before it: that belongs to a step which was not taken.
+    def clear(self) -> None:
+        """Drop what belongs to a step that will not be taken."""
+        self.pending.clear()
+
+    def gather(
+        self, closure: Closure | Loss | None, loss: Loss | None, *, needed: bool
+    ) -> tuple[Loss | None, list[Loss]]:
+        """Run the closure and return what `step` returns, and the losses of this step, if `needed`.
+
+        What was added before is used rather than what the closure returns.
         """
-        if self._needs_loss():
-            self._observed.append(one_element(loss))
+        if closure is not None:
+            closure, loss = told_apart(closure, loss)
+        returned: Loss | None = None
+        pending = self.pending
+        try:
+            if closure is not None:
+                with torch.enable_grad():
+                    returned = closure()
+            if needed and loss is not None:
+                pending.append(one_element(loss))
+            elif needed and returned is not None and not pending:
+                pending.append(one_element(returned))
+            return loss if returned is None else returned, pending.copy()
+        finally:
+            pending.clear()
 
-    def watch(self, loss: Tensor, *, scaler: Any = None) -> Tensor:
-        """Observe the loss when it goes into `backward`, times whatever it was multiplied by in between. Returns the loss.
+    def watch(self, loss: Tensor, scaler: Any, observe: Callable[[Loss], None]) -> None:
+        """Call `observe` when the loss goes into `backward`, with the loss times whatever it was multiplied by."""
+        value = loss.detach().clone()  # some loops divide the loss in place
 
-        >>> loss = optimizer.watch(F.cross_entropy(model(x), y))                    # doctest: +SKIP
-        >>> accelerator.backward(loss); optimizer.step()                            # doctest: +SKIP
+        def entered_backward(factor: Tensor) -> None:
+            scale = 1.0 if scaler is None else float(scaler.get_scale())
+            self._check_factor(factor, scale)
+            # On a CPU in float64; elsewhere the number stays on its device.
+            part = (value.double() if value.is_cpu else value) * factor.detach() / scale
+            observe(part.sum())
 
-        Parameters
-        ----------
-        loss : Tensor
-            The loss of a batch or micro-batch. One that needs no gradient, as in validation, is left alone.
-        scaler : GradScaler, optional
-            Whose scale goes before `backward` and is taken out again before the step: it is divided out here. Anything with
-            `get_scale()`; None where there is none.
-
-        Notes
-        -----
-        The gradient of the loss with respect to itself is what it was multiplied by. So `torch.autograd.grad` of a watched loss
-        counts as well; watch the one that `backward` is called on.
-        """
-        if loss.requires_grad and self._needs_loss():
-            value = loss.detach().clone()  # some loops divide the loss in place
-
-            def entered_backward(factor: Tensor) -> None:
-                scale = 1.0 if scaler is None else float(scaler.get_scale())
-                self._check_factor(factor, scale)
-                # On a CPU in float64; elsewhere the number stays on its device.
-                part = (value.double() if value.is_cpu else value) * factor.detach() / scale
-                self.observe(part.sum())
-
-            loss.register_hook(entered_backward)  # type: ignore[no-untyped-call]
-        return loss
+        loss.register_hook(entered_backward)  # type: ignore[no-untyped-call]
 
     def _check_factor(self, factor: Tensor, scale: float) -> None:
-        """Say once that a loss was multiplied by what can only be a scale for half precision."""
+        """Warn once of a loss that was multiplied by what can only be a scale for half precision."""
         if not factor.is_cpu or factor.numel() != 1:
             return
         mantissa, exponent = math.frexp(factor.item() / scale)
@@ -107,69 +103,6 @@ class Observing(TakesLoss):
                 f"the watched loss was multiplied by {factor.item() / scale:g} before backward. If that is the scale of a "
                 "GradScaler, give watch(loss, scaler=scaler), or the potential is too large by it"
             )
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients, and what was observed with them: a GradScaler may have skipped the step."""
-        self._observed.clear()
-        super().zero_grad(set_to_none)
-
-    def _needs_loss(self) -> bool:
-        """Whether the next step reads the loss; most methods never do, and ignore it."""
-        return False
-
-    def _samples(self) -> bool:
-        """Whether there is a law that the next step samples."""
-        return False
-
-    def _automatic_temperature(self) -> bool:
-        """Whether the temperature was left to the optimizer."""
-        return False
-
-    def _evaluate(self, closure: Closure | Loss | None, loss: Loss | None, *, needed: bool = False) -> Loss | None:
-        """Run the closure and take in the loss, if `needed`; what was observed is used rather than what the closure returns.
-
-        Returns the closure's value, or `loss`.
-        """
-        if closure is not None:
-            closure, loss = told_apart(closure, loss)
-        returned: Loss | None = None
-        try:
-            if closure is not None:
-                with torch.enable_grad():
-                    returned = closure()
-            if needed and loss is not None:
-                self._observed.append(one_element(loss))
-            elif needed and returned is not None and not self._observed:
-                self._observed.append(one_element(returned))
-            if self.steps >= self._norms.next_look:
-                self._look_for_clipping()
-        except BaseException:
-            self._observed.clear()  # belongs to a step that will not be taken
-            raise
-        return loss if returned is None else returned
-
-    def _look_for_clipping(self) -> None:
-        """Say once that gradients are clipped, where a law depends on them."""
-        if not self._samples():
-            return
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        if not gradients or any(sharded(gradient) or gradient.is_sparse for gradient in gradients):
-            return  # the norm of what lies here is not what was clipped
-        norm = self._norms.repeated(gradients, self.steps)
-        if norm is None:
-            return
-        self._norms.next_look = sys.maxsize
-        if self._automatic_temperature():
-            # Whoever leaves T to us trains a network: worth a line, not an interruption.
-            _log.warning(message(norm))
-        else:
-            warn_user(message(norm), TemperatureWarning)
-
-    def _taken(self) -> list[Loss]:
-        """What was gathered for this step, which it leaves empty for the next."""
-        taken = self._observed.copy()
-        self._observed.clear()
-        return taken
 
 
 def told_apart(closure: Closure | Loss | None, loss: Loss | None) -> tuple[Closure | None, Loss | None]:

@@ -7,6 +7,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import ctld
+import methods
 import parallel_runs as jobs
 from worlds import in_world
 
@@ -25,7 +26,7 @@ SHORT = 8  # steps of the other methods
 LONGER = {"resgld": 50}  # which cannot swap before the 24th
 # Those whose plan is not one of sweeps, that sum over ranks, or that have parameters of their own.
 SPECIAL = ("santa", "psgld", "sgnht", "tact_hmc", "resgld")
-METHODS = [name for name, method in ctld.OPTIMIZERS.items() if method.noisy]
+METHODS = [name for name, method in ctld.OPTIMIZERS.items() if method.noisy] + [*methods.METHODS]
 # Of the order in which gradients are summed; by the end it has grown by a few powers of ten at most.
 TOLERANCE = 1e-6
 VARIANTS = {

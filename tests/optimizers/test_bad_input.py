@@ -96,21 +96,6 @@ class TestParameters:
         with pytest.raises(ValueError, match=rf"dtype {dtype}; only real floating-point"):
             CTLD([torch.ones(3, dtype=dtype)], **OPTIONS)
 
-    @pytest.mark.parametrize(
-        "views",
-        [
-            lambda memory: [memory[:6], memory[4:]],
-            lambda memory: [memory, memory.view(5, 2)],
-            lambda memory: [memory[0::2], memory[0:9:4]],
-            lambda memory: [memory[:1].expand(4)],
-            lambda memory: [memory.as_strided((3, 3), (2, 1))],
-        ],
-    )
-    def test_overlapping(self, views):
-        memory = torch.ones(10)
-        with pytest.raises(ValueError, match="overlap in memory"):
-            CTLD([nn.Parameter(view) for view in views(memory)], **OPTIONS)
-
     def test_sparse_gradient(self):
         embedding = nn.Embedding(5, 2, sparse=True)
         optimizer = CTLD(embedding.parameters(), **OPTIONS)
@@ -156,7 +141,7 @@ class TestSteps:
         with pytest.raises(error, match=message):
             optimizer.step(**arguments)
         assert_unchanged(before, optimizer, problem.model)
-        assert optimizer._observed == []
+        assert optimizer.losses.pending == []
         # And it goes on.
         train(problem, optimizer, range(5, 25))
         assert problem.flat().isfinite().all()

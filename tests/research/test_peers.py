@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import cells
-import ctld
 from cells import read
+from methods import TACTHMC
 from peers import methods, packages, problems, scores, study, tables, training
 from peers.methods import EVERY, METHODS, MOVING
 from peers.plans import PLANS
@@ -312,7 +312,7 @@ def spied(monkeypatch, method, problem, options, seed=3):
 @pytest.mark.filterwarnings("ignore:the thermostat of α")
 def test_tact_hmc_draws_when_it_is_cold(monkeypatch):
     """Cold in every eighth step here, while every fifth of the last hundred of 400 is a place: draws wait."""
-    monkeypatch.setattr(ctld.TACTHMC, "temperature_ratio", property(lambda own: 1.0 if own.steps % 8 == 0 else 2.0))
+    monkeypatch.setattr(TACTHMC, "temperature_ratio", property(lambda own: 1.0 if own.steps % 8 == 0 else 2.0))
     problem = replace(small("wine"), size=replace(SMOKE["wine"].size, steps=400))
     options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.3}
     sampler, ratios, _, found = spied(monkeypatch, "tact_hmc", problem, options)
@@ -324,7 +324,7 @@ def test_tact_hmc_draws_when_it_is_cold(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:the thermostat of α")
 def test_a_sampler_that_is_never_cold_has_no_prediction(monkeypatch):
-    monkeypatch.setattr(ctld.TACTHMC, "temperature_ratio", 2.0)
+    monkeypatch.setattr(TACTHMC, "temperature_ratio", 2.0)
     options = {"lr": 0.03, "weight_decay": 0.01, "temperature": 0.3}
     found = study.run(small("wine"), "tact_hmc", options, 1000)
     assert (found["nll"], found["failed"]) == (math.inf, methods.NEVER_COLD)

@@ -1,6 +1,6 @@
 """Small runs of every method, in arithmetic that every processor rounds alike.
 
-`python tests/states/runs.py FOLDER [NAME ...]` stores them.
+`PYTHONPATH=research python tests/states/runs.py FOLDER [NAME ...]` stores them.
 
 What is stored was saved by version 0.1.0, or, of methods that it did not have, by 0.2.0: the state after some steps, the
 parameters there, and where further steps led. `test_stored_states.py` holds later versions to it.
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import ctld
+import methods
 from ctld import CTLD, RMSPreconditioner, Tempering
 
 FIRST, THEN = 23, 17
@@ -83,12 +83,12 @@ _PLAIN: dict[str, dict[str, Any]] = {
     "resgld": {"lr": 0.01, "num_data": NUM_DATA, "weight_decay": 0.01, "seed": 11},
 }
 RUNS: dict[str, Run] = {
-    name: (torch.float32, lambda params, name=name, options=options: ctld.create(name, params, **options))
+    name: (torch.float32, lambda params, name=name, options=options: methods.create(name, params, **options))
     for name, options in _PLAIN.items()
 } | {
     "santa-euler": (
         torch.float32,
-        lambda params: ctld.create("santa", params, integrator="euler", **_PLAIN["santa"]),
+        lambda params: methods.create("santa", params, integrator="euler", **_PLAIN["santa"]),
     ),
     "ctld": (torch.float32, _ctld),
     "ctld-float64": (torch.float64, _ctld),

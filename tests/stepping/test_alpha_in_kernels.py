@@ -70,8 +70,8 @@ class Pair:
 
     def same(self, force):
         of = self.tempering
-        assert self.alpha.state == (of.alpha, of.alpha_momentum)
-        assert self.alpha.force == force
+        assert self.alpha.outcome[:2] == (of.alpha, of.alpha_momentum)
+        assert self.alpha.outcome[4] == force
         if self.hills is not None:
             assert list(self.hills.values) == of.bias.values.tolist()
 
@@ -108,10 +108,10 @@ def test_equals_the_definition_to_the_bit(integrator, well, bias, variance):
         plans = [moving, sgd(0.01, 0.9), rest(decay=0.3)]
         sums = engine.run(active, plans, Noise("gaussian", 3, step), alpha=pair.alpha)
         potential, hamiltonian = energies(plans, sums, loss, 50.0, 0.7)
-        assert (pair.alpha.potential, pair.alpha.hamiltonian) == (potential, hamiltonian)
+        assert pair.alpha.outcome[2:4] == (potential, hamiltonian)
         clamped = pair.tempering.steps_clamped
         pair.same(advance(pair.tempering, hamiltonian, normal, hamiltonian_variance=variance))
-        assert pair.alpha.clamped == pair.tempering.steps_clamped - clamped
+        assert pair.alpha.outcome[5] == pair.tempering.steps_clamped - clamped
         visited.add((pair.tempering.alpha > 0, abs(pair.tempering.alpha) > 1.5, abs(pair.tempering.alpha) > 0.4))
     assert len(visited) == 6
 
@@ -121,8 +121,8 @@ def test_a_hamiltonian_that_is_not_finite_leaves_alpha_alone():
     pair.set(normal=0.3, loss=math.inf)
     before = list(pair.hills.values)
     engine.run(Active([made], state, 2), [INTEGRATORS["euler"](0.01, 0.9, 0.02)], None, alpha=pair.alpha)
-    assert not math.isfinite(pair.alpha.hamiltonian)
-    assert pair.alpha.state == (pair.tempering.alpha, pair.tempering.alpha_momentum)
+    assert not math.isfinite(pair.alpha.outcome[3])
+    assert pair.alpha.outcome[:2] == (pair.tempering.alpha, pair.tempering.alpha_momentum)
     assert list(pair.hills.values) == before
 
 
@@ -132,7 +132,7 @@ def test_refused_gradients_leave_alpha_alone():
     pair.set(normal=0.3, loss=1.0)
     plans = [INTEGRATORS["euler"](0.01, 0.9, 0.02)]
     assert engine.run(Active([made], state, 2), plans, None, check=True, alpha=pair.alpha) is None
-    assert pair.alpha.state == (pair.tempering.alpha, pair.tempering.alpha_momentum)
+    assert pair.alpha.outcome[:2] == (pair.tempering.alpha, pair.tempering.alpha_momentum)
 
 
 def test_only_where_the_kernels_do_all():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld.optimizers.base import Sampler
+from ctld.optimizers.sampler import Sampler
 from ctld.schedules import annealed_variance, described
 from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import Plan, Sweep

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 
 from ctld.checks import integer, warn_user
 from ctld.noise import GENERATOR, MAX_SEED, generator_on
+from ctld.observing import TakesLoss
 from ctld.sharding import local, sharded
 from ctld.stepping.foreach import momentum_dtype, wide_dtype
 
@@ -47,7 +48,7 @@ class Part(Protocol):
         ...
 
 
-class Resumable(Optimizer, ABC):
+class Resumable(TakesLoss, ABC):
     """An optimizer of which everything that changes is in `state_dict()`; momenta are allocated at construction.
 
     A subclass says in `_parts` what of it changes besides the momenta, in `_settings` with which options alone a state makes
@@ -65,6 +66,10 @@ class Resumable(Optimizer, ABC):
     @abstractmethod
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         """Allocates the state of one parameter; `index` counts over all groups and names its noise stream."""
+
+    def _start_parameter(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
+        """Give one parameter the state that it starts with."""
+        self._initialize(group, parameter, index)
 
     @abstractmethod
     def _parts(self) -> list[tuple[str, Part]]:
@@ -169,7 +174,7 @@ class Resumable(Optimizer, ABC):
         for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
             if key not in accepted["state"]:
                 _log.warning("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
-                self._initialize(group, parameter, index)
+                self._start_parameter(group, parameter, index)
             for name, value in accepted["state"].get(key, {}).items():
                 if isinstance(value, Tensor):
                     self.state[parameter][name] = value.to(parameter.device, momentum_dtype(parameter), copy=True)

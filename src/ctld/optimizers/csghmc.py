@@ -51,6 +51,10 @@ class CSGHMC(SGHMC):
         """Whether the next step injects noise: collect samples while it does."""
         return self._position(self.steps) >= self.exploration_share
 
+    @property
+    def is_draw(self) -> bool:
+        return super().is_draw and self._position(self.steps - 1) >= self.exploration_share
+
     def _learning_rate(self, group: dict[str, Any]) -> float:
         return float(group["lr"]) * self._factor(self.steps)
 

@@ -16,7 +16,8 @@ import torch.distributed
 from torch import Tensor
 
 from ctld.checks import integer, real
-from ctld.optimizers.base import Sampler
+from ctld.observation import Observation
+from ctld.optimizers.sampler import Sampler
 from ctld.ranks import Facts
 from ctld.sharding import distributed, sharded
 from ctld.stepping.active import Active
@@ -72,7 +73,7 @@ class EASGD(Sampler):
         """x̃, one tensor for each parameter in the order of the groups: what to evaluate and to keep."""
         return [self.state[parameter]["center"].clone() for _, _, parameter in self._enumerate()]
 
-    def _move(self, active: Active) -> None:
+    def _move(self, active: Active, seen: Observation | None) -> None:
         if self.steps % self.period == 0:
             self._exchange()
         for group, members in zip(self.param_groups, active.groups, strict=True):

@@ -9,17 +9,18 @@ at constant lr the path is SGHMC's.
 """
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ctld.optimizers.base import TemperedSampler
+from ctld.optimizers.sampler import Sampler
 from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import Plan, Sweep
 
 
-class Langevin(TemperedSampler):
+class Langevin(Sampler):
     """Langevin dynamics with SGD's learning rate and momentum.
 
     Parameters
@@ -30,6 +31,8 @@ class Langevin(TemperedSampler):
         N.
     temperature : float
         T of the sampled exp(−U/T).
+    localization : float
+        κ of a spring to where the parameters started, in the units of weight_decay: U gains N κ‖θ − θ₀‖²/2.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
     seed, process_group
@@ -45,6 +48,7 @@ class Langevin(TemperedSampler):
         num_data: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        localization: float = 0.0,
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
@@ -52,18 +56,26 @@ class Langevin(TemperedSampler):
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
-        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
+        options |= {"num_data": num_data, "temperature": temperature, "localization": localization}
+        super().__init__(params, defaults, **options)
         self._start(self.param_groups)
 
     def _plan(self, group: dict[str, Any]) -> Plan:
         lr, momentum = float(group["lr"]), float(group["momentum"])
-        if lr == 0:
-            return Plan(())  # neither θ nor r changes
-        deviation = math.sqrt(2.0 * (1.0 - momentum) * self.temperature / self.num_data)
-        sweep = Sweep(retain=momentum, impulse=-math.sqrt(lr), stride=math.sqrt(lr), deviation=deviation)
-        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
+        decay, ascend = float(group["weight_decay"]), group["maximize"]
+        return _plan(lr, momentum, self.temperature, self.num_data, decay, ascend)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         u = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
         self._draw_momentum(u, index, deviation=math.sqrt(self.temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": u}
+
+
+@lru_cache(maxsize=256)
+def _plan(lr: float, momentum: float, temperature: float, num_data: float, decay: float, ascend: bool) -> Plan:
+    """Return the equations above; the same object for the same numbers, since most steps repeat those of the last."""
+    if lr == 0:
+        return Plan(())  # neither θ nor r changes
+    deviation = math.sqrt(2.0 * (1.0 - momentum) * temperature / num_data)
+    sweep = Sweep(retain=momentum, impulse=-math.sqrt(lr), stride=math.sqrt(lr), deviation=deviation)
+    return Plan((sweep,), decay=decay, ascend=ascend)

@@ -6,7 +6,7 @@ Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps and
     θ ← θ − (ε_t/2) G ∇U + sqrt(ε_t G T) z
 
 In SGD's units lr = ε N/2; ḡ includes the prior's gradient, as in the authors' code. The term Γ = ∂G/∂θ is left out, as they do
-in practice, so the law is wrong while V moves; `adapt=False` holds V. Then each element is SGLD with the learning rate lr·G.
+in practice, so the law is wrong while V moves; `adapt_steps` freezes V. Then each element is SGLD with the learning rate lr·G.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ctld.checks import flag, real
+from ctld.checks import flag, integer, real
 from ctld.optimizers.sgld import SGLD
 from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import PsgldPlan
@@ -29,6 +29,8 @@ class PSGLD(SGLD):
         σ and λ of V and G.
     adapt : bool
         Of a group: whether V goes on adapting. The sampled law is exact, for small steps, only while it does not.
+    adapt_steps : int, optional
+        After so many steps V is frozen. The steps before are no draws then (`is_draw`). Left out: V adapts for ever.
     """
 
     def __init__(
@@ -39,20 +41,28 @@ class PSGLD(SGLD):
         smoothing: float = 0.99,
         epsilon: float = 1e-5,
         adapt: bool = True,
+        adapt_steps: int | None = None,
         **options: Any,
     ) -> None:
-        if options.get("localization"):
-            raise ValueError(
-                f"localization = {options['localization']!r} goes with SGLD, not with its preconditioned form: take SGLD, or "
-                "leave it out"
-            )
+        self.adapt_steps = None if adapt_steps is None else integer("adapt_steps", adapt_steps, at_least=1)
         defaults = {"smoothing": smoothing, "epsilon": epsilon, "adapt": adapt}
         super().__init__(params, lr, _defaults=defaults, **options)
 
     def _plan(self, group: dict[str, Any]) -> PsgldPlan:
         lr, deviation = self._lr_and_deviation(group)
-        options = {"decay": float(group["weight_decay"]), "ascend": group["maximize"], "adapt": group["adapt"]}
+        options = {"decay": float(group["weight_decay"]), "ascend": group["maximize"], "adapt": self._adapts(group)}
         return PsgldPlan(lr, deviation, group["smoothing"], group["epsilon"], **options)
+
+    def _adapts(self, group: dict[str, Any]) -> bool:
+        adapts: bool = group["adapt"]
+        return adapts and (self.adapt_steps is None or self.steps < self.adapt_steps)
+
+    @property
+    def is_draw(self) -> bool:
+        return super().is_draw and (self.adapt_steps is None or self.steps > self.adapt_steps)
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | ({} if self.adapt_steps is None else {"adapt_steps": self.adapt_steps})
 
     def _check_group(self, group: dict[str, Any]) -> None:
         super()._check_group(group)

@@ -1,11 +1,16 @@
 """What a step of CTLD did: its energies, and a record for logs and diagnostics, no part of the state."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ctld.thermometers import GroupTemperatures, Thermometers
+from ctld.stepping.active import Active
+from ctld.thermometers import ExploringGroup, GroupTemperatures, Thermometers
+
+Measured = tuple[Sequence[ExploringGroup], Sequence[Sequence[float]], float, float, float]
+"""What `Energies` are made from."""
+LastStep = tuple[float | None, float, Measured | None, float | None]
+"""α, 1/g(α), what was measured and the force on α: all that a step keeps for its record."""
 
 
 class StepRecord(NamedTuple):
@@ -29,22 +34,41 @@ class StepRecord(NamedTuple):
     steps_since_cold: int | None = None
     """How many steps ago the last one was that explored at T itself, g(α) = 1: 0 is this one. None if there was none."""
 
+    @classmethod
+    def of(cls, last: LastStep, thermometers: Thermometers, steps: int) -> "StepRecord":
+        """Return the record of the last step, when `steps` are done."""
+        alpha, ratio, measured, force = last
+        groups = thermometers.temperatures
+        since = None if thermometers.last_cold_step < 0 else steps - 1 - thermometers.last_cold_step
+        if measured is None:
+            return cls(alpha, ratio, groups=groups, steps_since_cold=since)
+        found = Energies(*measured)
+        return cls(alpha, ratio, found.potential, found.kinetic_temperature, found.hamiltonian, force, groups, since)
 
-class ExploringGroup(NamedTuple):
-    """A group that explores, as numbers, which stay what they were in a step."""
 
-    number: int
-    lr: float
-    momentum: float
-    decay: float
-    elements: int
-    """How many move: none, at lr = 0."""
+class ExploringGroups(NamedTuple):
+    """The groups that explore, of those that are active."""
+
+    active: Active
+    groups: tuple[ExploringGroup, ...]
+    moving: bool
+    """Whether one has lr > 0."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Mapping[str, Any]], active: Active) -> "ExploringGroups":
+        """Return those of an optimizer's groups that explore."""
+        found = []
+        for number, (group, members) in enumerate(zip(groups, active.groups, strict=True)):
+            if group["explore"]:
+                lr, momentum, decay = (float(group[name]) for name in ("lr", "momentum", "weight_decay"))
+                found.append(ExploringGroup(number, lr, momentum, decay, members.numel if lr > 0 else 0))
+        return cls(active, tuple(found), any(group.lr > 0 for group in found))
 
 
 class Energies:
     """The energies of a step: prior and loss at the parameters before it, momenta after the kick.
 
-    They are added up when somebody asks: where α moves in the kernel, nobody may.
+    They are added up when somebody asks: where α moves in the kernel, few steps do.
 
     Parameters
     ----------
@@ -99,48 +123,3 @@ class Energies:
     def clamped(self) -> float:
         """How many noise variances were clamped at zero."""
         return sum(row[3] for row in self._sums)
-
-
-def finite(hamiltonian: float) -> float:
-    """Returns H/T, or raises an error: momenta that have diverged have moved the parameters already."""
-    if not math.isfinite(hamiltonian):
-        raise FloatingPointError(
-            f"the Hamiltonian is {hamiltonian}: the momenta have diverged and the parameters were moved by them; go back to "
-            "the last checkpoint, with a lower lr"
-        )
-    return hamiltonian
-
-
-class Journal:
-    """Notes what the last step did, and makes a record of it when somebody asks."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Any, ...] | None = None
-
-    def note(
-        self, alpha: float | None, ratio: float, energies: Energies | None = None, force: float | None = None
-    ) -> None:
-        self._last = alpha, ratio, energies, force
-
-    def forget(self) -> None:
-        self._last = None
-
-    @property
-    def hamiltonian(self) -> float | None:
-        """H/T of the last step, if it had one."""
-        if self._last is None or self._last[2] is None:
-            return None
-        found: float = self._last[2].hamiltonian
-        return found
-
-    def record(self, thermometers: Thermometers, steps: int) -> StepRecord | None:
-        """Returns the record; None before the first step. `steps` are done."""
-        if self._last is None:
-            return None
-        alpha, ratio, energies, force = self._last
-        groups = thermometers.temperatures
-        since = None if thermometers.last_cold_step < 0 else steps - 1 - thermometers.last_cold_step
-        if energies is None:
-            return StepRecord(alpha, ratio, groups=groups, steps_since_cold=since)
-        measured = energies.potential, energies.kinetic_temperature, energies.hamiltonian, force
-        return StepRecord(alpha, ratio, *measured, groups, since)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ctld.checks import flag, real
 from ctld.clock import Clock
-from ctld.optimizers.base import Sampler
+from ctld.optimizers.sampler import Sampler
 from ctld.schedules import Schedule, described, polynomial_growth, schedule
 from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import AnyPlan, Plan, SantaPlan
@@ -99,9 +99,6 @@ class Santa(Sampler):
     def exploring(self) -> bool:
         """Whether the next step injects noise."""
         return self.clock.exploring
-
-    def _samples(self) -> bool:
-        return self.exploring
 
     def _plan(self, group: dict[str, Any]) -> AnyPlan:
         lr = float(group["lr"])

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ctld.checks import real
-from ctld.optimizers.base import TemperedSampler
+from ctld.optimizers.sampler import Sampler
 from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import Plan, Sweep
 
 
-class SGHMC(TemperedSampler):
+class SGHMC(Sampler):
     """SGD with momentum, plus the noise that its friction calls for.
 
     Parameters
@@ -33,6 +33,8 @@ class SGHMC(TemperedSampler):
         T of the sampled exp(−U/T).
     noise_estimate : float
         b̂, at most (1 − momentum)·T.
+    localization : float
+        κ of a spring to where the parameters started, in the units of weight_decay: U gains N κ‖θ − θ₀‖²/2.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
     seed, process_group
@@ -49,6 +51,7 @@ class SGHMC(TemperedSampler):
         temperature: float = 1.0,
         noise_estimate: float = 0.0,
         weight_decay: float = 0.0,
+        localization: float = 0.0,
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
@@ -57,7 +60,8 @@ class SGHMC(TemperedSampler):
         self.noise_estimate = real("noise_estimate", noise_estimate, at_least=0)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
-        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
+        options |= {"num_data": num_data, "temperature": temperature, "localization": localization}
+        super().__init__(params, defaults, **options)
         self._start(self.param_groups)
 
     def _plan(self, group: dict[str, Any]) -> Plan:

@@ -6,8 +6,8 @@ Target: exp(−U/T), U = N·(mean loss + prior), in the limit of small steps.
 
 In SGD's units lr = ε N/2. On a Gaussian of curvature k (of the mean loss) the variance is exactly (T/(Nk))/(1 − lr·k/2).
 
-With `localization` κ a spring holds the parameters near θ₀, where they started: U gains N κ‖θ − θ₀‖²/2. Local learning
-coefficients are estimated so (Lau et al. 2023); of devinterp's law exp(−nβL − γ‖θ − θ₀‖²/2), γ is N κ/T and nβ is N/T.
+With `localization` κ a spring holds the parameters near θ₀, where they started. Local learning coefficients are estimated so
+(Lau et al. 2023); of devinterp's law exp(−nβL − γ‖θ − θ₀‖²/2), γ is N κ/T and nβ is N/T.
 """
 
 import math
@@ -18,14 +18,12 @@ from torch import Tensor
 
 from ctld import schedules
 from ctld.checks import real
-from ctld.optimizers.base import TemperedSampler
+from ctld.optimizers.sampler import Sampler
 from ctld.schedules import Schedule, constant
-from ctld.stepping.active import Active
-from ctld.stepping.foreach import momentum_dtype
 from ctld.stepping.sweep import AnyPlan, Plan, Sweep
 
 
-class SGLD(TemperedSampler):
+class SGLD(Sampler):
     """Stochastic gradient Langevin dynamics: SGD without momentum, plus noise.
 
     Parameters
@@ -39,7 +37,7 @@ class SGLD(TemperedSampler):
     schedule : callable, optional
         Factor on lr at each step; `ctld.schedules.welling_teh(offset, exponent)` is the paper's. Left out: constant.
     localization : float
-        κ of the spring to where the parameters started, in the units of weight_decay.
+        κ of a spring to where the parameters started, in the units of weight_decay: U gains N κ‖θ − θ₀‖²/2.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
     seed, process_group
@@ -63,24 +61,16 @@ class SGLD(TemperedSampler):
         _defaults: dict[str, Any] | None = None,
     ) -> None:
         self.schedule = constant() if schedule is None else schedules.schedule("schedule", schedule)
-        self.localization = real("localization", localization, at_least=0)
         defaults = (_defaults or {}) | {"lr": lr, "weight_decay": weight_decay, "maximize": maximize}
         options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
-        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
+        options |= {"num_data": num_data, "temperature": temperature, "localization": localization}
+        super().__init__(params, defaults, **options)
         self._start(self.param_groups)
 
     def _plan(self, group: dict[str, Any]) -> AnyPlan:
         lr, deviation = self._lr_and_deviation(group)
         sweep = Sweep(retain=0.0, impulse=-lr, stride=1.0, deviation=deviation)
-        return Plan((sweep,), decay=float(group["weight_decay"]) + self.localization, ascend=group["maximize"])
-
-    def _move(self, active: Active) -> None:
-        super()._move(active)
-        if self.localization:  # −κ(θ − θ₀): the plan has decayed by κθ
-            for group, members in zip(self.param_groups, active.groups, strict=True):
-                pull = self._lr_and_deviation(group)[0] * self.localization
-                for parameter, state in zip(members.parameters, members.states, strict=True):
-                    parameter.add_(state["center"], alpha=pull)
+        return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
 
     def _lr_and_deviation(self, group: dict[str, Any]) -> tuple[float, float]:
         lr = float(group["lr"]) * real("schedule(step)", self.schedule(self.steps), at_least=0)
@@ -90,10 +80,7 @@ class SGLD(TemperedSampler):
         return self.temperature
 
     def _settings(self) -> dict[str, Any]:
-        spring = {"localization": self.localization} if self.localization else {}
-        return super()._settings() | spring | {"schedule": schedules.described(self.schedule)}
+        return super()._settings() | {"schedule": schedules.described(self.schedule)}
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        # Nothing to remember but the spring's end; an empty entry keeps checkpointers from making a step of their own.
-        start = {"center": parameter.detach().to(momentum_dtype(parameter), copy=True)} if self.localization else {}
-        self.state[parameter] = start
+        self.state[parameter] = {}  # an entry keeps checkpointers from making a step of their own

@@ -17,14 +17,13 @@ import torch
 from torch import Tensor
 
 from ctld.checks import real
-from ctld.optimizers.base import TemperedSampler
-from ctld.stepping import engine
+from ctld.optimizers.sampler import Sampler
 from ctld.stepping.active import Active
 from ctld.stepping.foreach import momentum_dtype, wide_dtype
-from ctld.stepping.sweep import Plan, Sweep
+from ctld.stepping.sweep import Plan, Sums, Sweep
 
 
-class SGNHT(TemperedSampler):
+class SGNHT(Sampler):
     """SGHMC with a thermostat; `group["thermostat"]` holds ξ, a tensor on the device.
 
     Parameters
@@ -35,6 +34,8 @@ class SGNHT(TemperedSampler):
         N.
     temperature : float
         T of the sampled exp(−U/T).
+    localization : float
+        κ of a spring to where the parameters started, in the units of weight_decay: U gains N κ‖θ − θ₀‖²/2.
     noise : "gaussian" or "three_point"
         As in `CTLD`.
     seed, process_group
@@ -52,6 +53,7 @@ class SGNHT(TemperedSampler):
         num_data: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        localization: float = 0.0,
         noise: str = "gaussian",
         seed: int | None = None,
         maximize: bool = False,
@@ -59,7 +61,8 @@ class SGNHT(TemperedSampler):
     ) -> None:
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
-        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
+        options |= {"num_data": num_data, "temperature": temperature, "localization": localization}
+        super().__init__(params, defaults, **options)
         self._start(self.param_groups)
 
     def _plan(self, group: dict[str, Any]) -> Plan:
@@ -70,8 +73,7 @@ class SGNHT(TemperedSampler):
         sweep = Sweep(retain=1.0 - float(group["thermostat"]), impulse=-lr, stride=1.0, deviation=deviation)
         return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"], measure=True)
 
-    def _move(self, active: Active) -> None:
-        sums: Any = engine.run(active, [self._plan(group) for group in self.param_groups], self._noise())
+    def _settle(self, active: Active, sums: list[Sums]) -> None:
         rows = zip(self.param_groups, active.groups, self._over_shards(sums), strict=True)
         for group, members, total in rows:
             if members.numel and float(group["lr"]) > 0:

@@ -43,6 +43,10 @@ class SimulatedAnnealing(SGLD):
             )
         super().__init__(params, lr, temperature=temperature, **options)
 
+    @property
+    def is_draw(self) -> bool:
+        return False  # it minimises
+
     def _temperature_now(self) -> float:
         cooled = real("cooling(step)", self.cooling(self.steps), at_least=0)
         return cooled * (self.temperature if self._scaled else 1.0)

@@ -45,7 +45,7 @@ class Hills(NamedTuple):
 class Alpha:
     """The numbers of α's dynamics, in a place that is made once.
 
-    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there are `state` and the rest to read.
+    `set` writes those of a step; `engine.run(..., alpha=)` moves α and r_α; then there is the `outcome` to read.
     Where the Hamiltonian is not finite, the parameters have moved, α and the hills have not.
     """
 
@@ -86,29 +86,15 @@ class Alpha:
         )  # fmt: skip
 
     @property
-    def state(self) -> tuple[float, float]:
-        """α and r_α."""
-        return self._reals[0], self._reals[1]
+    def outcome(self) -> tuple[float, float, float, float, float, int]:
+        """α, r_α, U, H/T, the force on α, and 1 if the variance of the noise on r_α would have been negative."""
+        reals = self._reals
+        return reals[0], reals[1], reals[_POTENTIAL], reals[_HAMILTONIAN], reals[_FORCE], self._fields[_CLAMPED]
 
     @property
     def potential(self) -> float:
         """N·(±loss + prior), as the last step has found it."""
         return self._reals[_POTENTIAL]
-
-    @property
-    def hamiltonian(self) -> float:
-        """(potential + kinetic energy)/T."""
-        return self._reals[_HAMILTONIAN]
-
-    @property
-    def force(self) -> float:
-        """h, on α."""
-        return self._reals[_FORCE]
-
-    @property
-    def clamped(self) -> int:
-        """Whether the variance of the noise on r_α would have been negative, with noise compensation."""
-        return self._fields[_CLAMPED]
 
 
 if _LAYOUT.fields[:2] != ("alpha", "momentum"):

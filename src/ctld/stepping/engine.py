@@ -69,7 +69,9 @@ def run(
         check = False
     for number in active.counting:
         _count(active, active.groups[number], plans[number])
-    resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
+    resting: dict[int, Any] = _NOBODY
+    if active.resting:
+        resting = {number: _at_rest(active.groups[number], plans[number]) for number in active.resting}
     if table.units:
         for number, sums in resting.items() if alpha is not None else ():
             table.set_sums(number, sums)
@@ -130,6 +132,7 @@ def _square_norm(group: ActiveGroup) -> float:
 
 
 _NOWHERE = (None, 0, 0)
+_NOBODY: dict[int, Any] = {}
 
 
 def _prepare(active: Active, number: int, plan: AnyPlan) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 from array import array
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -103,16 +104,13 @@ class Library:
         self._add_hill.restype = None
         self.level = int(library.ctld_best_level())
         """Which of LEVELS runs: the best that the processor has. The numbers are the same with any."""
-        self._forked = False
+        self.threads: Callable[[], int] = torch.get_num_threads
+        """How many threads a step may use."""
         # OpenMP's threads do not survive a fork, and a child that asks for them hangs.
         os.register_at_fork(after_in_child=self._forget_threads)
 
     def _forget_threads(self) -> None:
-        self._forked = True
-
-    def threads(self) -> int:
-        """Returns how many threads a step may use."""
-        return 1 if self._forked else torch.get_num_threads()
+        self.threads = lambda: 1
 
     def numbers(self, kind: str, seed: int, step: int, stream: int, offset: int, numel: int) -> Tensor:
         """Returns elements `offset` to `offset + numel` of a stream, in float32."""

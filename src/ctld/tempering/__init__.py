@@ -2,7 +2,7 @@
 
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
-from ctld.tempering.control import Exploration, Leg, TemperatureControl, checked_control
+from ctld.tempering.control import Exploration, Leg, TemperatureControl, checked_control, diverged
 from ctld.tempering.falling import FallingTemperature
 from ctld.tempering.paper import Tempering
 from ctld.tempering.pieces import Bias, Scaling, Well
@@ -25,4 +25,5 @@ __all__ = [
     "Tempering",
     "Well",
     "checked_control",
+    "diverged",
 ]

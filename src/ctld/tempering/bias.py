@@ -108,7 +108,7 @@ class Metadynamics(Bias):
                 f"{self.num_bins} over ±{self.edge:g}; build Metadynamics with the state's num_bins and edge"
             )
         height, width = real("height", state_dict["height"], at_least=0), _checked_width(state_dict["width"])
-        self._values = array("d", values)
+        self._values[:] = array("d", values)  # where a kernel may know them
         self.height, self.width = height, width
 
     def __repr__(self) -> str:

@@ -130,6 +130,14 @@ class TemperatureControl(ABC):
         """Take over a state, or raise an error and stay unchanged."""
 
 
+def diverged(hamiltonian: float) -> str:
+    """Return what to say of momenta that have diverged: they have moved the parameters already."""
+    return (
+        f"the Hamiltonian is {hamiltonian}: the momenta have diverged and the parameters were moved by them; go back to "
+        "the last checkpoint, with a lower lr"
+    )
+
+
 def checked_control(tempering: Any) -> TemperatureControl:
     """Returns `tempering`, if an optimizer can use it."""
     if not isinstance(tempering, TemperatureControl):

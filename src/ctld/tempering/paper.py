@@ -11,7 +11,7 @@ from ctld.stepping.alpha import Alpha, Hills, Smoothstep, Wall
 from ctld.tempering.bias import Metadynamics
 from ctld.tempering.calibrated import CalibratedTempering
 from ctld.tempering.constant import ConstantTemperature
-from ctld.tempering.control import Exploration, TemperatureControl
+from ctld.tempering.control import Exploration, Leg, TemperatureControl, diverged
 from ctld.tempering.driven import DrivenTemperature
 from ctld.tempering.pieces import Bias, Piece, Scaling, Well
 from ctld.tempering.scaling import TemperatureScaling
@@ -24,6 +24,8 @@ _STEPS_BEFORE_WARNING = 100
 _FARTHEST = 1e100  # no run gets there, and squares are still numbers
 _NUMBERS = ("alpha", "alpha_momentum", "step_size", "friction", "mass", "edge")
 _COUNTS = ("steps", "steps_outside", "steps_clamped")
+_WELLS, _BIASES = (ConfiningWell, type(None)), (Metadynamics, type(None))
+"""Pieces that the kernels of CPUs know."""
 
 
 class Tempering(TemperatureControl):
@@ -179,6 +181,9 @@ class Tempering(TemperatureControl):
         """Share of the steps so far that α spent beyond ±edge."""
         return self.steps_outside / self.steps if self.steps else 0.0
 
+    def begin(self, potential: float | None, normal: float) -> Leg:
+        return Leg(1.0 / self.scaling.value(self.alpha))
+
     def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> float:
         """Move α and r_α by one step; returns h, the force on α.
 
@@ -226,13 +231,20 @@ class Tempering(TemperatureControl):
 
     def hand_over(self, normal: float, num_data: float, temperature: float, loss: float) -> Alpha | None:
         """Return `end` as numbers for the kernel, if all pieces are the paper's; not before the mass is known."""
-        numbers = self._kernel_numbers()
-        if numbers is None or self.mass is None or self.step_size is None or self.alpha_momentum is None:
+        if self.mass is None or self.step_size is None or self.alpha_momentum is None or type(self) is not Tempering:
             return None
+        scaling, well, bias = self.scaling, self.well, self.bias
+        if type(scaling) is not TemperatureScaling or type(well) not in _WELLS or type(bias) not in _BIASES:
+            return None
+        numbers: list[Any] = [scaling.plateau, scaling.edge, scaling.depth, well, bias]
+        if type(well) is ConfiningWell:
+            numbers += well.edge, well.strength
+        if type(bias) is Metadynamics:
+            numbers += bias.edge, bias.height, bias.width
         if self._handed is None or self._handed[0] != numbers:
-            scaling, wall, hills = numbers
-            grid = None if hills is None else Hills(*self._grid_of_bias(), *hills[1:])
-            self._handed = numbers, Alpha(Smoothstep(*scaling), None if wall is None else Wall(*wall), grid)
+            wall = Wall(well.edge, well.strength) if type(well) is ConfiningWell else None
+            hills = Hills(*bias.grid, bias.edge, bias.height, bias.width) if type(bias) is Metadynamics else None
+            self._handed = numbers, Alpha(Smoothstep(scaling.plateau, scaling.edge, scaling.depth), wall, hills)
         made = self._handed[1]
         friction = 1.0 / self.step_size if self.friction is None else self.friction
         made.set(
@@ -243,31 +255,13 @@ class Tempering(TemperatureControl):
     def take_back(self) -> float:
         """Take over α, r_α and the hills from the kernel; returns h."""
         assert self._handed is not None
-        made = self._handed[1]
-        self.alpha, self.alpha_momentum = made.state
-        self.steps_clamped += made.clamped
+        alpha, momentum, _, hamiltonian, force, clamped = self._handed[1].outcome
+        if not math.isfinite(hamiltonian):
+            raise FloatingPointError(diverged(hamiltonian))
+        self.alpha, self.alpha_momentum = alpha, momentum
+        self.steps_clamped += clamped
         self._count()
-        return made.force
-
-    def _kernel_numbers(self) -> tuple[Any, ...] | None:
-        """Return the constants of the pieces; None if one is not exactly the paper's."""
-        scaling, well, bias = self.scaling, self.well, self.bias
-        if type(self) is not Tempering or type(scaling) is not TemperatureScaling:
-            return None
-        wall = hills = None
-        if well is not None:
-            if type(well) is not ConfiningWell:
-                return None
-            wall = well.edge, well.strength
-        if bias is not None:
-            if type(bias) is not Metadynamics:
-                return None
-            hills = id(bias.grid[0]), bias.edge, bias.height, bias.width
-        return (scaling.plateau, scaling.edge, scaling.depth), wall, hills
-
-    def _grid_of_bias(self) -> Any:
-        assert isinstance(self.bias, Metadynamics)
-        return self.bias.grid
+        return force
 
     def state_dict(self) -> dict[str, Any]:
         """Numbers and tensors only. A value not known yet is NaN."""

@@ -30,12 +30,12 @@ class TemperatureScaling(Scaling):
 
     def value(self, alpha: float) -> float:
         """g(α)."""
-        z = self._position(alpha)
+        z = min(max((abs(alpha) - self.plateau) / (self.edge - self.plateau), 0.0), 1.0)
         return 1.0 - self.depth * z * z * (3.0 - 2.0 * z)
 
     def derivative(self, alpha: float) -> float:
         """g′(α); zero on the plateau and beyond the edge."""
-        z = self._position(alpha)
+        z = min(max((abs(alpha) - self.plateau) / (self.edge - self.plateau), 0.0), 1.0)
         slope = -6.0 * self.depth * z * (1.0 - z) / (self.edge - self.plateau)
         return slope if alpha >= 0 else -slope
 
@@ -44,9 +44,6 @@ class TemperatureScaling(Scaling):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.__init__(**state_dict)  # type: ignore[misc]
-
-    def _position(self, alpha: float) -> float:
-        return min(max((abs(alpha) - self.plateau) / (self.edge - self.plateau), 0.0), 1.0)
 
     def __repr__(self) -> str:
         return f"TemperatureScaling(plateau={self.plateau}, edge={self.edge}, depth={self.depth})"

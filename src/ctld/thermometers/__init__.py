@@ -1,7 +1,6 @@
-"""Live thermometers: how hot each group of parameters is while it explores, and what to do where it is wrong."""
+"""Temperatures of the groups of parameters, measured while a run goes on, and the advice that they give."""
 
-from ctld.thermometers.advice import advice
-from ctld.thermometers.group import GroupTemperatures, GroupThermometer
-from ctld.thermometers.thermometers import Thermometers
+from ctld.thermometers.group import SAME, ExploringGroup, GroupTemperatures, GroupThermometer
+from ctld.thermometers.thermometers import ADVICE_PERIOD, Thermometers
 
-__all__ = ["GroupTemperatures", "GroupThermometer", "Thermometers", "advice"]
+__all__ = ["ADVICE_PERIOD", "SAME", "ExploringGroup", "GroupTemperatures", "GroupThermometer", "Thermometers"]

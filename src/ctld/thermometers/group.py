@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +32,17 @@ class GroupTemperatures:
             return self.kinetic
         share = self.remaining_heat
         return Estimate(1.0 + share * (self.kinetic.mean - 1.0), share * self.kinetic.standard_error)
+
+
+class ExploringGroup(NamedTuple):
+    """A group that explores, as numbers, which stay what they were in a step."""
+
+    number: int
+    lr: float
+    momentum: float
+    decay: float
+    elements: int
+    """How many move: none, at lr = 0."""
 
 
 class GroupThermometer:

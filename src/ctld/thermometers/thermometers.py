@@ -11,6 +11,7 @@ with a temperature that moves by a timetable. The averages are in the state, wit
 
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ from torch import Tensor
 from ctld.checks import flag, integer
 from ctld.noise import scalar_normal
 from ctld.stepping.foreach import Noise
-from ctld.thermometers.group import GroupTemperatures, GroupThermometer
+from ctld.thermometers.advice import advice
+from ctld.thermometers.group import SAME, ExploringGroup, GroupTemperatures, GroupThermometer
 from ctld.thermometers.probe import PROJECTIONS, Elements
 
 RAREST, MOST_OFTEN = 512, 32  # steps from one probe to the next; in between, PROBES of them fit into the exploration
@@ -66,6 +68,42 @@ class Thermometers:
         """What is known by now; None for groups that have not explored."""
         known = self.groups
         return tuple(known[n].temperatures if n in known else None for n in range(self.num_groups))
+
+    def read_step(
+        self,
+        groups: Sequence[ExploringGroup],
+        sums: Sequence[Sequence[float]],
+        probed: Sequence[Sequence[float]],
+        *,
+        unit: float,
+        ratio: float,
+        step: int,
+    ) -> None:
+        """Take in what a step has found, at 1/g = `ratio`: the sums of each group, and those of a probe that is complete.
+
+        `unit` is N/T·g.
+        """
+        if ratio <= SAME:
+            self.last_cold_step = step
+        for group, row in zip(groups, sums, strict=True):
+            if group.elements:
+                # Averaged when somebody looks.
+                self._readings.append((group.number, unit * 0.25 * row[2] / group.elements, ratio))
+        for group, row in zip(groups, probed, strict=False) if probed else ():
+            if group.elements and row[2]:
+                heat = unit * group.lr / (2.0 * (1.0 - group.momentum))
+                self.of(group.number).read_probe(unit * row[0] / row[2], heat * row[1] / row[2], ratio)
+
+    def advise(self, momenta: Sequence[float], **situation: Any) -> str | None:
+        """Return once what the readings find wrong, and what helps; `momenta` is the momentum of each group."""
+        for number, thermometer in self.groups.items():
+            if self.warned or number >= len(momenta):
+                return None
+            text = advice(number, thermometer, momentum=momenta[number], **situation)
+            if text is not None:
+                self.warned = True
+                return text
+        return None
 
     def read(self, number: int, kinetic: float, ratio: float) -> None:
         """Notes a group's momenta of a step at 1/g = `ratio`; they are taken in when somebody looks."""

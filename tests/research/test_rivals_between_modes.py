@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import TACTHMC, ReSGLD, diagnostics
+from ctld import diagnostics
 from ctld.noise import ALPHA, INITIAL_MOMENTA, numbers, parameter_stream, scalar_normal
-from ctld.optimizers.resgld import Exchange
 from ctld_lab.sampling.targets import DoubleWell
+from methods import TACTHMC, ReSGLD
+from methods.resgld import Exchange
 
 N, SEED, EVERY = 50.0, 7, 5
 THRESHOLD = 4.0

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import TACTHMC, ReSGLD
 from ctld.diagnostics import estimate
-from ctld.optimizers.resgld import Exchange
-from ctld.optimizers.tact_hmc import AlphaWithThermostat
+from methods import TACTHMC, ReSGLD
+from methods.resgld import Exchange
+from methods.tact_hmc import AlphaWithThermostat
 
 N, T, K = 50.0, 1.3, 0.8
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from ctld import SGHMC, SGNHT, TACTHMC, ReSGLD, noise
-from ctld.optimizers.resgld import Exchange
+from ctld import SGHMC, SGNHT, noise
+from methods import TACTHMC, ReSGLD
+from methods.resgld import Exchange
 
 LR, MOMENTUM, N, T, DECAY, SEED, STEPS = 0.04, 0.6, 30.0, 0.7, 0.1, 9, 60
 SHAPES = [(3, 2), (4,)]

@@ -25,14 +25,19 @@ from torch import Tensor
 
 from ctld.checks import integer, real
 from ctld.noise import ALPHA, scalar_normal
-from ctld.optimizers.by_loss import LossSampler
-from ctld.optimizers.checkpoint import Part
-from ctld.ranks import Facts
-from ctld.sharding import local
-from ctld.stepping import engine
-from ctld.stepping.active import Active
-from ctld.stepping.foreach import Noise, momentum_dtype
-from ctld.stepping.sweep import Plan, Sweep
+from ctld.optimizers import (
+    Active,
+    Facts,
+    Noise,
+    Observation,
+    Part,
+    Plan,
+    Sampler,
+    Sweep,
+    local,
+    momentum_dtype,
+    run,
+)
 
 _MEMORY = 1000
 _FEWEST = 10
@@ -89,7 +94,7 @@ class Exchange:
         self.terms, self.tries, self.swaps = counts
 
 
-class ReSGLD(LossSampler):
+class ReSGLD(Sampler):
     """Two chains that swap temperatures; needs the loss. Draws count where `temperature_ratio` is 1, every second call.
 
     Parameters
@@ -107,6 +112,8 @@ class ReSGLD(LossSampler):
     noise, seed, process_group
         As in `CTLD`.
     """
+
+    reads_loss = check_gradients = True
 
     def __init__(
         self,
@@ -142,19 +149,27 @@ class ReSGLD(LossSampler):
         """How often the chains have swapped."""
         return self.exchange.swaps
 
-    def _move_at(self, active: Active, potential: float) -> None:
-        seen, owners = self.exchange, [owner for group in active.groups for owner in group.owners]
-        if not seen.waiting:
+    @property
+    def is_draw(self) -> bool:
+        return super().is_draw and not self.exchange.waiting
+
+    def _move(self, active: Active, seen: Observation | None) -> None:
+        assert seen is not None, "every step reads the loss"
+        if all(float(group["lr"]) == 0 for group in self.param_groups):
+            return
+        exchange, owners = self.exchange, [owner for group in active.groups for owner in group.owners]
+        if not exchange.waiting:
             for owner in owners:
                 self.state[owner]["other_gradient"].copy_(owner.grad)
-            seen.waiting, seen.cold = True, potential
+            exchange.waiting, exchange.cold = True, seen.potential
             self._trade()
             return
         swap, factor = False, 1.0 - 1.0 / self.ratio
         if self.temperature > 0:
             unit, normal = self.num_data / self.temperature, scalar_normal(self.seed, ALPHA, self.steps)
             uniform = max(0.5 * math.erfc(-normal / math.sqrt(2.0)), 1e-300)
-            swap = seen.decide(unit * seen.cold, unit * potential, factor, uniform, self.biased_divisor)
+            energies = unit * exchange.cold, unit * seen.potential
+            swap = exchange.decide(*energies, factor, uniform, self.biased_divisor)
         if swap:
             for _, _, parameter in self._enumerate():
                 state = self.state[parameter]
@@ -171,13 +186,13 @@ class ReSGLD(LossSampler):
             owner.grad = gradient
         if swap:
             self._trade()
-        seen.waiting = False
+        exchange.waiting = False
 
     def _advance(self, active: Active, *, cold: bool) -> None:
         temperature = self.temperature if cold else self.ratio * self.temperature
         plans = [self._plan_at(group, temperature) for group in self.param_groups]
         # Two calls make a step: the cold chain has the noise of the first.
-        engine.run(active, plans, Noise(self.noise, self.seed, self.steps - cold))
+        run(active, plans, Noise(self.noise, self.seed, self.steps - cold))
 
     def _plan_at(self, group: dict[str, Any], temperature: float) -> Plan:
         lr, momentum = float(group["lr"]), float(group["momentum"])
@@ -186,6 +201,11 @@ class ReSGLD(LossSampler):
         deviation = math.sqrt(2.0 * (1.0 - momentum) * temperature * (lr / self.num_data))
         sweep = Sweep(retain=momentum, impulse=-lr, stride=1.0, deviation=deviation)
         return Plan((sweep,), decay=float(group["weight_decay"]), ascend=group["maximize"])
+
+    def _scale_momenta(self, factor: float) -> None:
+        for _, _, parameter in self._enumerate():
+            for name in ("momentum_buffer", "other_momentum"):
+                self.state[parameter][name].mul_(factor)
 
     def _trade(self) -> None:
         """Puts the other chain's parameters and momenta in place of the model's."""

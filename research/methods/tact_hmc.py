@@ -24,13 +24,7 @@ from torch import Tensor
 
 from ctld.checks import integer, real, warn_user
 from ctld.noise import ALPHA, scalar_normal
-from ctld.optimizers.by_loss import LossSampler
-from ctld.optimizers.checkpoint import Part
-from ctld.ranks import Facts
-from ctld.stepping import engine
-from ctld.stepping.active import Active
-from ctld.stepping.foreach import momentum_dtype, wide_dtype
-from ctld.stepping.sweep import Plan, Sweep
+from ctld.optimizers import Active, Facts, Observation, Part, Plan, Sampler, Sums, Sweep, momentum_dtype, wide_dtype
 
 PLATEAU = 0.1
 """|α| up to which g = 1."""
@@ -99,7 +93,7 @@ class AlphaWithThermostat:
         self.counts = [int(number) for number in numbers]
 
 
-class TACTHMC(LossSampler):
+class TACTHMC(Sampler):
     """Continuously tempered HMC with thermostats; needs the loss. Draws count where `temperature_ratio` is 1.
 
     Parameters
@@ -121,10 +115,11 @@ class TACTHMC(LossSampler):
     thermostat : "step" or "midstep"
         Whose size the thermostat holds: v's, the paper's rule, which leaves θ too cold by a share of about (1 − momentum)/2; or
         that of (v before + v after)/2, which does not.
-    noise, seed, process_group
+    localization, noise, seed, process_group
         As in `CTLD`.
     """
 
+    reads_loss = check_gradients = True
     _hidden = frozenset({"thermostat"})
 
     def __init__(
@@ -136,6 +131,7 @@ class TACTHMC(LossSampler):
         num_data: float,
         temperature: float = 1.0,
         weight_decay: float = 0.0,
+        localization: float = 0.0,
         hottest: float = 6.0,
         alpha_step: float = 0.01,
         alpha_friction: float = 0.1,
@@ -154,9 +150,10 @@ class TACTHMC(LossSampler):
         friction = real("alpha_friction", alpha_friction, above=0, below=1)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         options: dict[str, Any] = {"noise": noise, "seed": seed, "process_group": process_group}
-        super().__init__(params, defaults, num_data=num_data, temperature=temperature, **options)
+        options |= {"num_data": num_data, "temperature": temperature, "localization": localization}
+        super().__init__(params, defaults, **options)
         self.tempering = AlphaWithThermostat(*constants, friction, scalar_normal(self.seed, ALPHA, 0))
-        self._warned = False
+        self._warned, self._scaling = False, 1.0
         self._start(self.param_groups)
 
     @property
@@ -168,13 +165,22 @@ class TACTHMC(LossSampler):
         """1/g(α): what the parameters are sampled at, relative to T."""
         return 1.0 / self.tempering.coupling()[0]
 
-    def _move_at(self, active: Active, potential: float) -> None:
-        scaling, _ = self.tempering.coupling()
+    @property
+    def is_draw(self) -> bool:
+        return super().is_draw and self.temperature_ratio == 1.0
+
+    def _move(self, active: Active, seen: Observation | None) -> None:
+        assert seen is not None, "every step reads the loss"
+        if all(float(group["lr"]) == 0 for group in self.param_groups):
+            return
+        self._scaling, _ = self.tempering.coupling()  # g of α before the step
         if self.temperature > 0:
             unit = self.num_data / self.temperature
-            self.tempering.move(unit * potential, scalar_normal(self.seed, ALPHA, 1 + self.steps))
-        plans = [self._plan_at(group, scaling) for group in self.param_groups]
-        sums: Any = engine.run(active, plans, self._noise())
+            self.tempering.move(unit * seen.potential, scalar_normal(self.seed, ALPHA, 1 + self.steps))
+        super()._move(active, seen)
+
+    def _settle(self, active: Active, sums: list[Sums]) -> None:
+        scaling = self._scaling
         for group, members, total in zip(self.param_groups, active.groups, self._over_shards(sums), strict=True):
             target = float(group["lr"]) * self.temperature / self.num_data
             if members.numel and target > 0:
@@ -186,8 +192,8 @@ class TACTHMC(LossSampler):
                 group["thermostat"] = grown.clamp(max=_MOST_FRICTION)
         self._look_at_alpha()
 
-    def _plan_at(self, group: dict[str, Any], scaling: float) -> Plan:
-        lr = float(group["lr"])
+    def _plan(self, group: dict[str, Any]) -> Plan:
+        lr, scaling = float(group["lr"]), self._scaling
         if lr == 0:
             return Plan(())  # a velocity in θ's units would coast on
         friction = 1.0 - float(group["momentum"])
