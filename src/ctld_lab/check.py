@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from ctld import Tempering, diagnostics
-from ctld.stepping import integrators
 from ctld_lab.sampling.chain import crossings, explore
 from ctld_lab.sampling.targets import CHECKED, Target, build
 from ctld_lab.streams import stream_seed
@@ -23,8 +22,6 @@ from ctld_lab.streams import stream_seed
 WARM_UP = 4000  # the tempering's own default
 PERIOD = 20_000  # steps, of driven tempering
 KINETIC, CONFIGURATIONAL = "kinetic T", "configurational T"
-TEMPERINGS = ("calibrated", "paper", "driven", "constant")
-INTEGRATORS = integrators.INTEGRATORS
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 UNIFORMITY = "α from uniform (TV)"
 
@@ -74,16 +71,14 @@ class Run:
 
 
 def tempering_of(settings: Settings, steps: int) -> Any:
-    """None is CTLD's own default, the paper's."""
-    if settings.tempering == "paper":
-        return None
-    if settings.tempering == "calibrated":
-        return Tempering.calibrated(warm_up=min(WARM_UP, max(steps // 10, 100)))
-    if settings.tempering == "driven":
-        return Tempering.driven(PERIOD)
-    if settings.tempering == "constant":
-        return Tempering.constant()
-    raise ValueError(f"tempering = {settings.tempering!r} is unknown; give one of {', '.join(TEMPERINGS)}")
+    """The tempering that is named; None is CTLD's own default, the paper's."""
+    made = {
+        "paper": lambda: None,
+        "calibrated": lambda: Tempering.calibrated(warm_up=min(WARM_UP, max(steps // 10, 100))),
+        "driven": lambda: Tempering.driven(PERIOD),
+        "constant": Tempering.constant,
+    }
+    return made[settings.tempering]()
 
 
 def sample(

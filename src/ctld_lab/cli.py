@@ -102,6 +102,7 @@ def run(
             "N",
             "How many trials tune each method; 0 runs settings that are known, the paper's first.",
             "as the scale says",
+            least=0,
         ),
     ] = None,
     tuned: Annotated[
@@ -129,7 +130,6 @@ def run(
     ranks: Ranks = None,
     ray_address: RayAddress = None,
 ) -> None:
-    _refuse_ranks(ranks)
     from ctld_lab.commands.carry_out import Machinery, run_study
     from ctld_lab.commands.request import Order, default_scale
 
@@ -165,7 +165,6 @@ def resume(
     ray_address: RayAddress = None,
 ) -> None:
     """Go on where a study or a run was when it stopped."""
-    _refuse_ranks(ranks)
     from ctld_lab.commands.carry_out import Machinery, resume_path
 
     machinery = Machinery(engine, workers, threads, ray_address)
@@ -230,15 +229,6 @@ def demo(
 
 
 # ---- the command ----
-
-
-def _refuse_ranks(ranks: int | None) -> None:
-    """Until 0.4: `ctld run --ranks` was there in 0.2."""
-    if ranks is not None:
-        raise Refusal(
-            "--ranks is gone: a run of the laboratory is one process. To train on several, see examples/digits_on_ranks.py "
-            "and docs/distributed.md"
-        )
 
 
 def _again() -> str:

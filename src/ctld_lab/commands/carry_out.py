@@ -13,11 +13,10 @@ from ctld_lab.commands import Refusal, overview
 from ctld_lab.commands.checkpoints import published, take_up
 from ctld_lab.commands.display import Display, first_line
 from ctld_lab.commands.lock import check_writable, locked
-from ctld_lab.commands.options import say, unknown
+from ctld_lab.commands.options import say
 from ctld_lab.commands.request import Order, build, find_study, is_file, use_data_dir
 from ctld_lab.control import Control
-from ctld_lab.executors import ENGINES, cores, run_all
-from ctld_lab.jobs import MOST_THREADS
+from ctld_lab.executors import cores, run_all
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory
 from ctld_lab.studies.study import Request, Study
 
@@ -34,17 +33,6 @@ class Machinery:
     threads: int | None = None
     ray_address: str | None = None
 
-    def check(self) -> None:
-        if self.engine not in (None, *ENGINES):
-            raise Refusal(unknown("engine", str(self.engine), ENGINES))
-        for option, value in (("--workers", self.workers), ("--threads", self.threads)):
-            if value is not None and not 1 <= value <= MOST_THREADS:
-                raise Refusal(f"{option} {value}: at least 1 and at most {MOST_THREADS} are needed")
-        if self.ray_address is not None and self.engine != "ray":
-            raise Refusal("--ray-address is for --engine ray")
-        if self.engine == "local" and self.workers not in (None, 1):
-            raise Refusal("--engine local executes one run at a time; leave --workers out, or give --engine pool")
-
     def alone(self) -> Self:
         """For a single run."""
         return replace(self, workers=1)
@@ -52,13 +40,12 @@ class Machinery:
     def execute(self, paths: Sequence[Path], console: Console, title: str) -> dict[Path, str]:
         """The state of each; see `run_all`."""
         control = Control()
-        engine = self.engine or "pool"
-        workers = self.workers or (1 if engine == "local" else cores())
+        engine = self.engine or ("ray" if self.ray_address else "pool")
         with Display(paths, console, title=title, control=control) as display:
             return run_all(
                 paths,
                 engine=engine,
-                workers=workers,
+                workers=self.workers or cores(),
                 threads=self.threads,
                 control=control,
                 ray_address=self.ray_address,
@@ -79,7 +66,6 @@ def run_study(
     """The exit code. `again` is the command that goes on, should this one be interrupted."""
     from ctld_lab import studies
 
-    machinery.check()
     study = find_study(order.study)
     check_writable(directory)
     request = build(order, study)
@@ -192,7 +178,6 @@ def _unrecorded(run: RunDirectory) -> str:
 
 def resume_path(path: Path, machinery: Machinery, console: Console, *, data_dir: Path | None = None, again: str) -> int:
     """A study or a run; the exit code."""
-    machinery.check()
     if (path / "study.json").exists():
         return _resume_study(path, machinery, console, data_dir=data_dir, again=again)
     if (path / "config.json").exists():

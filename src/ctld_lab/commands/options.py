@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,18 +11,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ctld_lab.executors import ENGINES
+from ctld_lab.commands import Refusal
 from ctld_lab.files import printable
+from ctld_lab.jobs import MOST_THREADS
 
 PANEL = "How it executes"
 
 
 def option(
-    metavar: str, words: str, default: bool | str = True, *, name: str | None = None, panel: str | None = None
+    metavar: str,
+    words: str,
+    default: bool | str = True,
+    *,
+    name: str | None = None,
+    panel: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """An option of a command: what it takes, what it is for, and how its default is shown."""
     names = () if name is None else (name,)
-    return typer.Option(*names, metavar=metavar, help=words, show_default=default, rich_help_panel=panel)
+    shown: dict[str, Any] = {"metavar": metavar, "help": words, "show_default": default, "rich_help_panel": panel}
+    return typer.Option(*names, **shown, min=least, max=most)
 
 
 def flag(name: str, words: str) -> Any:
@@ -30,15 +39,15 @@ def flag(name: str, words: str) -> Any:
 
 
 Engine = Annotated[
-    str | None,
+    Literal["local", "pool", "ray"] | None,
     option(
-        "|".join(ENGINES),
+        "local|pool|ray",
         "Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
         "pool",
         panel=PANEL,
     ),
 ]
-Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core", panel=PANEL)]
+Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core", panel=PANEL, least=1, most=MOST_THREADS)]
 Threads = Annotated[
     int | None,
     option(
@@ -46,18 +55,31 @@ Threads = Annotated[
         "Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
         "cores / workers",
         panel=PANEL,
+        least=1,
+        most=MOST_THREADS,
     ),
 ]
-Ranks = Annotated[int | None, typer.Option(hidden=True)]
 RayAddress = Annotated[
     str | None,
     option(
         "ADDRESS",
-        "A Ray cluster that is there, whose machines share the directory.",
+        "A Ray cluster that is there, whose machines share the directory; implies --engine ray.",
         "one on this machine",
         panel=PANEL,
     ),
 ]
+
+
+def _gone(ranks: int | None) -> None:
+    if ranks is not None:
+        raise Refusal(
+            "--ranks is gone: a run of the laboratory is one process. To train on several, see examples/digits_on_ranks.py "
+            "and docs/distributed.md"
+        )
+
+
+Ranks = Annotated[int | None, typer.Option(hidden=True, callback=_gone)]
+"""Of version 0.2; until 0.4 it says where it went."""
 DataDir = Annotated[Path | None, option("DIR", "Where data sets lie.", "$CTLD_DATA, then the user's cache")]
 
 

@@ -115,8 +115,6 @@ def build(order: Order, study: Study) -> Request:
 def _trials(count: int, study: Study, settings: dict[str, Any]) -> int:
     if "trials" not in settings:
         raise Refusal(f"the study {study.name} tunes nothing; leave --trials out")
-    if count < 0:
-        raise Refusal(f"--trials {count}: give 0 (no tuning) or more")
     if count == 0 and "learning_rates" not in study.paper:
         raise Refusal(
             f"--trials 0: for the study {study.name} the paper has no settings that could be run untuned; give 1 or more"

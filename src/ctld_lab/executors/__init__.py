@@ -40,7 +40,7 @@ def run_all(
         raise ValueError(f"engine must be one of {', '.join(ENGINES)}, got {engine!r}")
     if workers < 1 or (threads is not None and threads < 1):
         raise ValueError(f"workers and threads must be at least 1, got {workers} and {threads}")
-    threads = threads or max(1, cores() // workers)
+    threads = threads or max(1, cores() // (workers if engine != "local" else 1))
     control = control or Control()
     with _listening(control):
         if engine == "pool":
