@@ -72,7 +72,7 @@ class Run:
 
 def tempering_of(settings: Settings, steps: int) -> Any:
     """The tempering that is named; None is CTLD's own default, the paper's."""
-    made = {
+    made: dict[str, Callable[[], Any]] = {
         "paper": lambda: None,
         "calibrated": lambda: Tempering.calibrated(warm_up=min(WARM_UP, max(steps // 10, 100))),
         "driven": lambda: Tempering.driven(PERIOD),
