@@ -42,12 +42,6 @@ def write_json(path: Path, value: Any) -> None:
     write_bytes(path, (json.dumps(plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
-def write_cell(path: Path, value: Any) -> None:
-    """As `write_json`, in one line and with its folder: of studies that keep a file for each problem and method."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, (json.dumps(plain(value), separators=(",", ":")) + "\n").encode())
-
-
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, keep: Path | None = None) -> None:
     """As `write_json`, for any content. What is not `durable` may be lost with the machine's power, never be torn.
 
@@ -180,18 +174,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RecordError(f"{path} holds {type(value).__name__}, not an object; remove it and run again")
     return value
-
-
-def read_of(path: Path, known: dict[str, Any]) -> dict[str, Any]:
-    """Returns an object that holds all that is known of it; that alone, if there is no such file."""
-    try:
-        found = read_json(path)
-    except MissingRecord:
-        return dict(known)
-    if any(found.get(name) != value for name, value in known.items()):
-        held = {name: found.get(name) for name in known}
-        raise RecordError(f"{path} is of {held}, not of {known}; give another directory, or remove it")
-    return found
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -73,7 +73,7 @@ def test_each_chain_is_algorithm_1():
     epsilon = generator.standard_normal((steps, count, dimensions))
     epsilon_alpha = generator.standard_normal((steps, count))
     well = DoubleWell(dimensions)
-    chains = Replicas(theta, r, Alphas(r_alpha, eta, steps, mass=1.0), eta=eta, friction=1.0)
+    chains = Replicas(theta, r, Alphas(r_alpha, eta, steps), eta=eta, friction=1.0)
     alphas = []
     for step in range(steps):
         alphas.append(chains.alpha)

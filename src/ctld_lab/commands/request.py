@@ -94,61 +94,45 @@ def build(order: Order, study: Study) -> Request:
     if order.scale not in study.scales:
         raise Refusal(unknown("scale", order.scale, study.scales))
     settings = dict(study.scales[order.scale])
+    if "trials" not in settings and (order.trials is not None or order.tuned is not None):
+        raise Refusal(f"the study {study.name} tunes nothing; leave --trials and --tuned out")
     if order.trials is not None:
-        settings["trials"] = _trials(order.trials, study, settings)
+        if order.tuned is not None:
+            raise Refusal(f"--tuned takes trials of a report, --trials {order.trials} runs others; give one of the two")
+        if order.trials == 0 and "learning_rates" not in study.paper:
+            raise Refusal(f"--trials 0: the paper has no settings for the study {study.name}; give 1 or more")
+        settings["trials"] = order.trials
     if order.autocast:
         settings["autocast"] = "bfloat16"  # of all runs: methods are not compared across number formats
-    seeds = parse_seeds(order.seeds) if order.seeds is not None else list(range(int(settings.get("seeds", 1))))
+    seeds = parse_seeds(order.seeds or str(settings.get("seeds", 1)))
     methods = parse_methods(order.methods, study)
     use_data_dir(order.data_dir)
     for name in study.also_reads(settings):
         _see(name)
     found = find_data(order, study, settings.get("data"))
-    stored = _stored_trials(order.tuned, order, study, found, settings) if order.tuned is not None else None
+    stored = None
+    if order.tuned is not None:
+        from ctld_lab.tuning import stored_trials
+
+        stored = stored_trials(order.tuned, study.name, order.scale, found)
     request = Request(order.scale, methods, seeds, found, settings, stored)
-    reason = study.refuses(request)
-    if reason:
+    if reason := study.refuses(request):
         raise Refusal(reason)
     return request
 
 
-def _trials(count: int, study: Study, settings: dict[str, Any]) -> int:
-    if "trials" not in settings:
-        raise Refusal(f"the study {study.name} tunes nothing; leave --trials out")
-    if count == 0 and "learning_rates" not in study.paper:
-        raise Refusal(
-            f"--trials 0: for the study {study.name} the paper has no settings that could be run untuned; give 1 or more"
-        )
-    return count
-
-
-def _stored_trials(report: Path, order: Order, study: Study, data: dict[str, Any], settings: dict[str, Any]) -> Any:
-    from ctld_lab.tuning import stored_trials
-
-    if "trials" not in settings:
-        raise Refusal(f"the study {study.name} tunes nothing; leave --tuned out")
-    if order.trials is not None:
-        raise Refusal(f"--tuned takes the trials of a report, --trials {order.trials} runs others; give one of the two")
-    return stored_trials(report, study.name, order.scale, data)
-
-
 def parse_seeds(text: str) -> list[int]:
     """ "3" is how many: 0, 1, 2. "4,7" are seeds themselves, and so is "4,"."""
-    words = [word.strip() for word in text.split(",")]
-    if len(words) > 1 and not words[-1]:
-        words.pop()
     try:
-        numbers = [int(word) for word in words]
+        numbers = [int(word) for word in text.removesuffix(",").split(",")]
     except ValueError:
         raise Refusal(f'--seeds {text} is neither a count, such as 3, nor a list of seeds, such as "0,1,2"') from None
     if "," not in text:
         if not 1 <= numbers[0] <= MOST_SEEDS:
             raise Refusal(f"--seeds {text}: give at least 1 and at most {MOST_SEEDS} seeds")
         return list(range(numbers[0]))
-    if min(numbers) < 0 or max(numbers) >= 2**31:
-        raise Refusal(f"--seeds {text}: a seed is 0 or more, and below 2^31")
-    if len(set(numbers)) < len(numbers):
-        raise Refusal(f"--seeds {text}: each seed once, or the runs would not differ")
+    if min(numbers) < 0 or max(numbers) >= 2**31 or len(set(numbers)) < len(numbers):
+        raise Refusal(f"--seeds {text}: give each seed once, from 0 to below 2^31")
     return numbers
 
 
@@ -158,9 +142,7 @@ def parse_methods(text: str | None, study: Study) -> list[str]:
     known = [*study.methods, *study.optional_methods]
     if not known:
         raise Refusal(f"the study {study.name} is not about methods; leave --methods out")
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise Refusal(f"--methods names none; known: {', '.join(known)}")
+    names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in known:
             raise Refusal(unknown("method", name, known))
@@ -171,28 +153,21 @@ def parse_methods(text: str | None, study: Study) -> list[str]:
 
 def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]:
     """Name and SHA-256 of what the runs will load; that it is there is seen now, and not by each run for itself."""
-    if order.data is not None and order.text is not None:
-        raise Refusal("--data and --text are two sources of data; give one")
-    if study.takes is None:
-        if order.data is not None or order.text is not None:
-            raise Refusal(f"the study {study.name} takes no data; leave --data and --text out")
-        return {}
     from ctld_lab import data
 
+    if order.data is not None and order.text is not None:
+        raise Refusal("--data and --text are two sources of data; give one")
+    if (order.text is not None and study.takes != "text") or (order.data is not None and study.takes is None):
+        raise Refusal(f"the study {study.name} takes {study.takes or 'no data'}; leave --data and --text out")
+    if study.takes is None:
+        return {}
     if order.text is not None:
-        if study.takes != "text":
-            raise Refusal(f"the study {study.name} takes {study.takes}, not text; leave --text out")
         path = order.text.absolute()
         return {"name": path.name, "sha256": data.identify(path), "path": str(path)}
     name = order.data or str(default)
     fitting = [row.name for row in data.DATASETS.values() if row.kind == study.takes]
-    if name not in data.DATASETS:
-        raise Refusal(unknown("data set", name, fitting))
     if name not in fitting:
-        raise Refusal(
-            f"the data set {name} is {data.DATASETS[name].kind}, and the study {study.name} takes {study.takes}; "
-            f"give one of {', '.join(fitting)}"
-        )
+        raise Refusal(f"the study {study.name} takes {study.takes}: " + unknown("such data set", name, fitting))
     try:
         _see(name)
     except data.DataError as missing:

@@ -1,12 +1,11 @@
 """Algorithm 1 for many independent chains at once, one per row: what one chain measures in hours, they measure in a minute.
 
 The notation, the constants and the order of the lines are those of `ctld.optimizers.reference`, to which it is tested equal,
-with N = T = 1 and exploration throughout. Hills are deposited up to 8.75 σ from their centre, where exp(−z²/2) is 2·10⁻¹⁷ and
-adds nothing.
+with N = T = 1, mass 1 and exploration throughout. Hills are deposited up to 8.75 σ from their centre, where exp(−z²/2) is
+2·10⁻¹⁷ and adds nothing.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,45 +18,29 @@ REACH = round(8.75 * SIGMA / BIN)
 """Bins to either side of a hill's centre that it reaches."""
 
 
-def g(alpha: Array) -> Array:
-    """Returns g(α), the paper's smoothstep."""
-    z = _z(alpha)
-    return 1.0 - DEPTH * z * z * (3.0 - 2.0 * z)
-
-
-def _z(alpha: Array) -> Array:
-    return np.clip((np.abs(alpha) - DELTA) / (DELTA_PRIME - DELTA), 0.0, 1.0)
-
-
 class Alphas:
     """α of n chains: the lines of α, V_b, h̃ and r_α.
 
     Parameters
     ----------
     r_alpha : array of shape (n,)
-    eta : array of shape (n,), or a number
+    eta : float
     L_s : int
         The number of steps over which the paper's w spreads the hills.
     alpha_eta : optional
         The η in the paper's γ_α = 1/η, C = δ′/η² and w = 20/(η² L_s K); the step's own, if left out. With one for all
         step sizes they integrate one and the same equation.
-    mass : optional
-        Of α; the library's choice, by the first H, if left out.
     """
 
-    def __init__(
-        self, r_alpha: Array, eta: Any, L_s: int, *, alpha_eta: float | None = None, mass: float | None = None
-    ) -> None:
-        rows = len(r_alpha)
-        self.eta: Array = np.broadcast_to(np.asarray(eta, dtype=np.float64), rows).copy()
-        its_own = self.eta if alpha_eta is None else np.full(rows, alpha_eta)
-        self._C = DELTA_PRIME / its_own**2
-        self._friction = self.eta / its_own  # η γ_α: at the step's own, what r_α was is forgotten
-        self._w = HEIGHT / (its_own**2 * L_s * K)
-        self._mass = None if mass is None else np.full(rows, mass)
-        self.alpha, self.r_alpha = np.zeros(rows), r_alpha.copy()
+    def __init__(self, r_alpha: Array, eta: float, L_s: int, *, alpha_eta: float | None = None) -> None:
+        its_own = eta if alpha_eta is None else alpha_eta
+        self.eta = eta
+        self._C = DELTA_PRIME / (its_own * its_own)
+        self._friction = eta / its_own  # η γ_α: at the step's own, what r_α was is forgotten
+        self._w = HEIGHT / (its_own * its_own * L_s * K)
+        self.alpha, self.r_alpha = np.zeros(len(r_alpha)), r_alpha.copy()
         # V_b on the nodes, with room for hills that reach over the ends of the grid.
-        self._V_b = np.zeros((rows, K + 1 + 2 * (REACH + 1)))
+        self._V_b = np.zeros((len(r_alpha), K + 1 + 2 * (REACH + 1)))
         self._reached = np.arange(-REACH, REACH + 2)
 
     @property
@@ -65,33 +48,28 @@ class Alphas:
         """Of shape (n, K + 1)."""
         return self._V_b[:, REACH + 1 : REACH + K + 2]
 
-    def keep(self, rows: NDArray[np.bool_]) -> None:
-        """Goes on with these rows alone."""
-        for name in ("eta", "_C", "_friction", "_w", "_mass", "alpha", "r_alpha", "_V_b"):
-            value = getattr(self, name)
-            setattr(self, name, None if value is None else value[rows])
+    def _z(self) -> Array:
+        return np.clip((np.abs(self.alpha) - DELTA) / (DELTA_PRIME - DELTA), 0.0, 1.0)
 
     def g(self) -> Array:
-        return g(self.alpha)
+        """g(α), the paper's smoothstep."""
+        z = self._z()
+        return 1.0 - DEPTH * z * z * (3.0 - 2.0 * z)
 
     def move(self, H: Array, epsilon: Array) -> None:
-        """Hears H and a normal number of each row."""
-        eta = self.eta
-        if self._mass is None:
-            steepest = 1.5 * DEPTH / (DELTA_PRIME - DELTA)
-            self._mass = np.maximum(1.0, eta**2 * steepest * np.abs(H) / 0.3)
-        m = self._mass
-        self.alpha = self.alpha + eta * self.r_alpha / m
+        """Hear H and a normal number of each row."""
+        self.alpha = self.alpha + self.eta * self.r_alpha
         inside = np.abs(self.alpha) <= DELTA_PRIME
-        slope = m * self._deposit(inside)
-        pull = np.where(inside, 0.0, m * self._C * np.sign(self.alpha))
-        z = _z(self.alpha)
+        slope = self._deposit(inside)
+        pull = np.where(inside, 0.0, self._C * np.sign(self.alpha))
+        z = self._z()
         g_slope = -DEPTH * 6.0 * z * (1.0 - z) * np.sign(self.alpha) / (DELTA_PRIME - DELTA)
         h = -g_slope * H - pull - slope
-        self.r_alpha = (1.0 - self._friction) * self.r_alpha + eta * h + np.sqrt(2.0 * self._friction * m) * epsilon
+        noise = np.sqrt(2.0 * self._friction) * epsilon
+        self.r_alpha = (1.0 - self._friction) * self.r_alpha + self.eta * h + noise
 
     def _deposit(self, inside: NDArray[np.bool_]) -> Array:
-        """Puts a hill at each α that is inside; returns the slope of V_b/m there, 0 outside."""
+        """Put a hill at each α that is inside; return the slope of V_b there, 0 outside."""
         k = np.clip((self.alpha + DELTA_PRIME) / BIN, 0, K - 1).astype(np.int64)
         distance = (k * BIN - DELTA_PRIME - self.alpha)[:, None] + self._reached * BIN
         hills = np.exp(np.maximum(distance * distance * (-0.5 / SIGMA**2), -700.0))
@@ -103,17 +81,9 @@ class Alphas:
 
 
 class Replicas:
-    """The state of n chains.
+    """The state of n chains: θ and r of shape (n, d), and their α; without, g ≡ 1 and this is Langevin dynamics.
 
-    Parameters
-    ----------
-    theta, r : arrays of shape (n, d)
-    alphas : Alphas, or None
-        None: g ≡ 1, there is no α, and this is Langevin dynamics.
-    eta, friction
-        η and γ.
-    noise_factor : float
-        Multiplies the variance of θ's noise. 1 is right; anything else is a deliberate mistake, for tests.
+    `noise_factor` multiplies the variance of θ's noise: 1 is right, anything else a deliberate mistake, for tests.
     """
 
     def __init__(

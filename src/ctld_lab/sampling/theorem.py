@@ -255,7 +255,7 @@ def simulate(
     theta[:, 0] = START
     r, tempered = generator.standard_normal(theta.shape), tempering != "none"
     drawn = generator.standard_normal(replicas) if tempered else np.zeros(0)
-    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta, mass=1.0) if tempered else None
+    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta) if tempered else None
     chains = Replicas(theta, r, alphas, eta=step_size, friction=FRICTION, noise_factor=noise_factor)
     expected = _expected_energy(potential, depth=DEPTH if tempered else 0.0)
     coldest = potential.mean_energy()
