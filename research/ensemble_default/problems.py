@@ -4,6 +4,7 @@ Every problem deals its rows out anew for each seed: rows to train on, and rows 
 """
 
 import gzip
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ def moons() -> tuple[Tensor, Tensor]:
 def mlp(*widths: int) -> Callable[[float], nn.Module]:
     def build(dropout: float) -> nn.Module:
         layers: list[nn.Module] = []
-        for before, after in zip(widths[:-2], widths[1:-1], strict=True):
+        for before, after in itertools.pairwise(widths[:-1]):
             layers += [nn.Linear(before, after), nn.ReLU(), *([nn.Dropout(dropout)] if dropout else [])]
         return nn.Sequential(*layers, nn.Linear(widths[-2], widths[-1]))
 
@@ -229,7 +230,10 @@ def char_transformer(load: Callable[[], tuple[Tensor, Tensor]], length: int) -> 
 # ---- the problems ----
 
 _PYDOC = text(None, 60_000, 32)
-_NOVEL, _NOVEL_2 = text("text/warpeace_input.txt", 60_000, 32, 1000), text("text/warpeace_input.txt", 60_000, 32, 500_000)
+_NOVEL, _NOVEL_2 = (
+    text("text/warpeace_input.txt", 60_000, 32, 1000),
+    text("text/warpeace_input.txt", 60_000, 32, 500_000),
+)
 _UPPER = slice(30_000, None)
 
 DESIGN = (
