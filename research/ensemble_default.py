@@ -1,4 +1,4 @@
-"""Run the study of the ensemble's default: `python research/ensemble_default.py --scale smoke`. What it is about is in ensemble_default/README.md."""
+"""Run the study of the default: `python research/ensemble_default.py --scale smoke`. See ensemble_default/README.md."""
 
 from cells import main
 from ensemble_default.study import STUDY

@@ -32,7 +32,14 @@ from ctld.ensembles.inputs import Inputs
 from ctld.ensembles.prediction import AnyPrediction, Forward, Prediction, RegressionPrediction, averaged, finished
 from ctld.ensembles.samples import Keep, SampleRecord, bare, bounded, restore, size_of_sample
 from ctld.ensembles.task import Head, Task, TaskName, as_task, task_of_loss
-from ctld.ensembles.temperature import CYCLES, EXPLORATION, ensemble_temperature, mean_ratio, noise_spread
+from ctld.ensembles.temperature import (
+    EXPLORATION,
+    cycles_that_fit,
+    ensemble_temperature,
+    has_norm_layers,
+    mean_ratio,
+    noise_spread,
+)
 from ctld.ensembles.temperings import Named, named_tempering
 from ctld.observing import TakesLoss
 from ctld.optimizers import CTLD
@@ -66,13 +73,17 @@ class Ensemble:
         N, the number of training examples.
     total_steps : int
         Of all cycles together; each has total_steps // cycles.
-    cycles : int
-        How many models are kept.
-    exploration : float
-        The share of each cycle that explores.
+    cycles : int or "auto"
+        How many models are kept. "auto" takes up to six, of five epochs and 75 steps each at least; a run that is shorter than
+        two of these is one long run of SGD, lr along a cosine. The choice is logged.
+    steps_per_epoch : float, optional
+        len(loader). It tells "auto" how often the data are seen; without it steps alone decide.
+    exploration : float, optional
+        The share of each cycle that explores. Left out: 0.6, and 0 where "auto" takes one long run.
     temperature : float or "auto"
         T of the noise. 0 gives cycles without noise. "auto" goes by the spread of the weights and by whether the weight decay
-        forgets the noise within a cycle (`ctld.ensembles.temperature`), and is adapted to what the network bears.
+        forgets the noise within a cycle (`ctld.ensembles.temperature`), and is adapted to what the network bears. Networks with
+        norm layers get no noise.
     tempering : "constant", "falling", "driven", "calibrated", "paper", or a tempering
         How the temperature moves within an exploration. Nothing that moves did better than "constant" in nine
         comparisons, but where it was colder (docs/ensembles.md).
@@ -106,8 +117,9 @@ class Ensemble:
         num_data: float,
         total_steps: int,
         *,
-        cycles: int = CYCLES,
-        exploration: float = EXPLORATION,
+        cycles: int | Literal["auto"] = "auto",
+        steps_per_epoch: float | None = None,
+        exploration: float | None = None,
         momentum: float = 0.9,
         weight_decay: float = 1e-3,
         temperature: float | Literal["auto"] = "auto",
@@ -124,14 +136,19 @@ class Ensemble:
         seed: int | None = None,
         **options: Any,
     ) -> None:
-        self._set_cycles(total_steps, cycles, exploration)
+        self._set_cycles(total_steps, cycles, steps_per_epoch, exploration)
         groups = named_groups(bare(model), params)
         named = names_of_groups(groups)  # now: the optimizer fills the groups in
         self.adapt = temperature == "auto" and tempering == "constant" if adapt is None else bool(adapt)
         if self.adapt and tempering != "constant":
             raise ValueError(f'adapt=True goes with tempering="constant", not {tempering!r}')
-        control = AdaptedTemperature() if self.adapt else named_tempering(tempering, self.exploration_steps, cycles)
-        if temperature == "auto":
+        control = (
+            AdaptedTemperature() if self.adapt else named_tempering(tempering, self.exploration_steps, self.cycles)
+        )
+        if temperature == "auto" and has_norm_layers(model):
+            _log.info('temperature="auto" of an ensemble: 0, since the model has norm layers')
+            temperature = 0.0
+        elif temperature == "auto":
             defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
             temperature = ensemble_temperature(
                 [{**defaults, **group} for group in groups],
@@ -175,8 +192,9 @@ class Ensemble:
         model: nn.Module,
         total_steps: int,
         *,
-        cycles: int = CYCLES,
-        exploration: float = EXPLORATION,
+        cycles: int | Literal["auto"] = "auto",
+        steps_per_epoch: float | None = None,
+        exploration: float | None = None,
         task: TaskName | Task | None = None,
         class_dim: int | None = None,
         head: Head | None = None,
@@ -209,7 +227,7 @@ class Ensemble:
                 "a scheduler has changed the optimizer's lr, and the cycles will overwrite it. Leave the scheduler out"
             )
         self = cls.__new__(cls)
-        self._set_cycles(total_steps, cycles, exploration)
+        self._set_cycles(total_steps, cycles, steps_per_epoch, exploration)
         self.adapt = False
         known = as_task(task, class_dim=class_dim, head=head)
         self._assemble(model, optimizer, known, members, keep, members_on, guard)
@@ -217,12 +235,29 @@ class Ensemble:
         self.rebuild |= {"around": type(optimizer).__name__, "params": names_of_groups(own)}
         return self
 
-    def _set_cycles(self, total_steps: int, cycles: int, exploration: float) -> None:
+    def _set_cycles(
+        self,
+        total_steps: int,
+        cycles: int | Literal["auto"],
+        steps_per_epoch: float | None,
+        exploration: float | None,
+    ) -> None:
         self.total_steps = integer("total_steps", total_steps, at_least=1)
-        self.cycles = integer("cycles", cycles, at_least=1)
+        if steps_per_epoch is not None:
+            steps_per_epoch = real("steps_per_epoch", steps_per_epoch, above=0)
+        if cycles == "auto":
+            self.cycles = cycles_that_fit(self.total_steps, steps_per_epoch)
+            _log.info(
+                'cycles="auto": %s', f"{self.cycles} cycles" if self.cycles > 1 else "the run is short: one long run"
+            )
+            if exploration is None and self.cycles == 1:
+                exploration = 0.0
+        else:
+            self.cycles = integer("cycles", cycles, at_least=1)
+        exploration = EXPLORATION if exploration is None else exploration
         self.cycle_steps = self.total_steps // self.cycles
         if self.cycle_steps < 2:
-            left = f"{self.cycle_steps} for each of {cycles} cycles"
+            left = f"{self.cycle_steps} for each of {self.cycles} cycles"
             raise ValueError(f"total_steps = {total_steps} leave {left}: give more steps, or fewer cycles")
         share = real("exploration", exploration, at_least=0, below=1)
         self.exploration_steps = min(int(share * self.cycle_steps), self.cycle_steps - 1)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.data import (
@@ -33,7 +33,7 @@ def fit_ensemble(
     loss_fn: Callable[..., Tensor] | None = None,
     *,
     epochs: int,
-    cycles: int = 6,
+    cycles: int | Literal["auto"] = "auto",
     lr: float = 0.1,
     num_data: float | None = None,
     validation: tuple[Any, Any] | None = None,
@@ -55,7 +55,7 @@ def fit_ensemble(
     loss_fn : callable, optional
         A mean over the batch. Left out: the loss that fits `task=`, which is then needed.
     epochs, cycles
-        Passes over the loader, and into how many cycles they are divided.
+        Passes over the loader, and into how many cycles they are divided; "auto" chooses (`Ensemble`).
     num_data : float, optional
         The number of training examples; those that the loader's sampler can draw, if left out.
     validation : pair, optional
@@ -70,7 +70,9 @@ def fit_ensemble(
         raise ValueError("the loader has no length, or is empty; write a loop of your own around ctld.Ensemble")
     if num_data is None:
         num_data = number_of_examples(loader)
-    ensemble = Ensemble(model, lr, num_data, epochs * len(loader), cycles=cycles, **options)
+    ensemble = Ensemble(
+        model, lr, num_data, epochs * len(loader), cycles=cycles, steps_per_epoch=len(loader), **options
+    )
     device = next(iter(model.parameters())).device
     model.train()
     criterion = ensemble.loss if loss_fn is None else loss_fn

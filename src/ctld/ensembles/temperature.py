@@ -10,7 +10,10 @@ worth (docs/ensembles.md has the measurements):
 
 So T is such that the spread is SPREAD·min(1, κ)² times the initial RMS, and at most 1, the posterior itself. How much noise a
 network bears depends on its curvature too, which goes with the scale of the inputs: `Ensemble` starts with a tenth of this T,
-and adapts it from cycle to cycle.
+and adapts it from cycle to cycle. Networks with norm layers get none: noise inflates weights that have no scale.
+
+A cycle must be long enough to train the network. With few steps or few epochs one long run is better than several short
+cycles, so the number of cycles follows from both (research/ensemble_default).
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ import logging
 import math
 from typing import Any
 
+from torch import nn
+
 from ctld.checks import real
 from ctld.ensembles.collapse import size_of_weights
 from ctld.optimizers import CTLD
@@ -26,11 +31,25 @@ from ctld.tempering import TemperatureControl
 
 _log = logging.getLogger("ctld")
 
-CYCLES = 6
+MOST_CYCLES = 6
+EPOCHS, STEPS = 5, 75  # of a cycle, at least
 EXPLORATION = 0.6  # of each cycle
 SPREAD = 6.0
 # ⟨1/g⟩ of the paper's tempering over uniform α.
 PAPERS_MEAN_RATIO = 2.138
+
+
+def cycles_that_fit(total_steps: int, steps_per_epoch: float | None) -> int:
+    """Return how many cycles of EPOCHS passes and STEPS steps at least fit. Without `steps_per_epoch` steps alone decide."""
+    fit = total_steps // STEPS
+    if steps_per_epoch is not None:
+        fit = min(fit, int(total_steps / (EPOCHS * steps_per_epoch)))
+    return max(1, min(MOST_CYCLES, fit))
+
+
+def has_norm_layers(model: nn.Module) -> bool:
+    """True if a module of the model is named as a norm: batch, layer, group, instance, RMS, or one of its own."""
+    return any("norm" in type(module).__name__.lower() for module in model.modules())
 
 
 def spread_per_temperature(lr: float, momentum: float, weight_decay: float, steps: int) -> float:
