@@ -13,7 +13,7 @@ network bears depends on its curvature too, which goes with the scale of the inp
 and adapts it from cycle to cycle. Networks with norm layers get none: noise inflates weights that have no scale.
 
 A cycle must be long enough to train the network. With few steps or few epochs one long run is better than several short
-cycles, so the number of cycles follows from both (research/ensemble_default).
+cycles, so the number of cycles follows from both (research/robustness).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
 
 import ctld
-from ensemble_default.problems import Problem
+from robustness.problems import Problem
 
 MOMENTUM = 0.9
 PASSES = 20  # of MC dropout

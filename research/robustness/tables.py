@@ -137,7 +137,7 @@ def findings(results: Path) -> dict[str, Any]:
         },
     ]  # fmt: skip
     return {
-        "study": "ensemble_default",
+        "study": "robustness",
         "title": "The ensemble's default",
         "findings": lines,
         "tables": {

@@ -98,4 +98,4 @@ def one(problem: Problem, method: str, lr: float, weight_decay: float, epochs: i
     }
 
 
-STUDY = Study("ensemble_default", {scale: lambda where, scale=scale: cells(scale) for scale in PLANS}, pack, findings)
+STUDY = Study("robustness", {scale: lambda where, scale=scale: cells(scale) for scale in PLANS}, pack, findings)
