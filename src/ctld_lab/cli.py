@@ -35,6 +35,10 @@ app.add_typer(data_app, name="data")
 
 # ---- commands ----
 
+SCALES = "smoke takes a minute, demo a few, laptop up to an hour; paper is the paper's size."
+BY_SCALE = "as the scale says"
+PUBLISHED = 'Go on from what "ctld checkpoints" has published there.'
+
 
 @app.callback(
     invoke_without_command=True,
@@ -71,57 +75,20 @@ def _top(version: Annotated[bool, flag("--version", "Show the version and leave.
     "seeds or methods can be added later. One run that fails does not stop the others.",
 )
 def run(
-    study: Annotated[
-        str,
-        typer.Argument(metavar="STUDY", help='Which study; "ctld list" shows them. Or a file of your own, FILE.py.'),
-    ],
-    scale: Annotated[
-        str | None,
-        option(
-            "smoke|demo|laptop|paper",
-            "How large: smoke takes a minute, demo a few (sda and charrnn, on embedded data), laptop up to an hour, paper "
-            "is the paper's size.",
-            "laptop",
-        ),
-    ] = None,
-    directory: Annotated[
-        Path | None, option("DIR", "Where the records and the report go.", "runs/STUDY-SCALE", name="--dir")
-    ] = None,
+    study: Annotated[str, typer.Argument(metavar="STUDY", help='One of "ctld list", or a file of your own, FILE.py.')],
+    scale: Annotated[str | None, option("smoke|demo|laptop|paper", SCALES, "laptop")] = None,
+    directory: Annotated[Path | None, option("DIR", "Where it all goes.", "runs/STUDY-SCALE", name="--dir")] = None,
     methods: Annotated[str | None, option("A,B,...", "Which methods.", "those of the paper")] = None,
     seeds: Annotated[
-        str | None,
-        option(
-            "N|I,J,...",
-            'How many seeds (3 is 0, 1 and 2), or which ones ("4,7"; "4," is 4 alone).',
-            "as the scale says",
-        ),
+        str | None, option("N|I,J,...", 'How many seeds, or which ones; "4," is 4 alone.', BY_SCALE)
     ] = None,
-    trials: Annotated[
-        int | None,
-        option(
-            "N",
-            "How many trials tune each method; 0 runs settings that are known, the paper's first.",
-            "as the scale says",
-            least=0,
-        ),
-    ] = None,
-    tuned: Annotated[
-        Path | None,
-        option("DIR", "A published report (results/laptop) whose trials are taken over, so that none is run.", False),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option("NAME", 'Another data set of the same kind ("ctld data list").', False),
-    ] = None,
+    trials: Annotated[int | None, option("N", "Trials that tune each method; 0 for none.", BY_SCALE, least=0)] = None,
+    tuned: Annotated[Path | None, option("DIR", "A published report whose trials are taken over.", False)] = None,
+    data: Annotated[str | None, option("NAME", 'Another data set of the same kind ("ctld data list").', False)] = None,
     text: Annotated[Path | None, option("FILE", "A text of your own, for studies of text.", False)] = None,
     data_dir: DataDir = None,
-    autocast: Annotated[
-        bool, flag("--autocast", "Train in bfloat16 where torch.autocast does, quicker on processors that have it.")
-    ] = False,
-    checkpoints: Annotated[
-        Path | None,
-        option("DIR", 'Go on from what "ctld checkpoints" has published there.', False, name="--from"),
-    ] = None,
+    autocast: Annotated[bool, flag("--autocast", "Train in bfloat16 where torch.autocast does.")] = False,
+    checkpoints: Annotated[Path | None, option("DIR", PUBLISHED, False, name="--from")] = None,
     report: Annotated[bool, flag("--report/--no-report", "Build the report when the runs are done.")] = True,
     tensorboard: Annotated[bool, flag("--tensorboard", "Write curves for TensorBoard too.")] = False,
     engine: Engine = None,
@@ -134,20 +101,8 @@ def run(
     from ctld_lab.commands.request import Order, default_scale
 
     scale = scale or default_scale(study)
-    order = Order(
-        study,
-        scale,
-        methods,
-        seeds,
-        trials,
-        tuned,
-        data,
-        text,
-        data_dir,
-        autocast,
-        report=report,
-        tensorboard=tensorboard,
-    )
+    asked = (methods, seeds, trials, tuned, data, text, data_dir, autocast, report, tensorboard)
+    order = Order(study, scale, *asked)
     directory = directory or Path("runs") / f"{Path(study).stem}-{scale}"
     machinery = Machinery(engine, workers, threads, ray_address)
     code = run_study(order, directory, machinery, Console(), again=_again(), checkpoints=checkpoints)

@@ -41,15 +41,7 @@ STYLES = {"pass": "green", "biased": "green", "fail": "bold red", "unconverged":
     "all pass, 1 if one fails, 3 if none fails and some are unconverged, with fewer than 20 half-trips of α.",
 )
 def check(
-    lr: Annotated[
-        float,
-        option(
-            "X",
-            "lr × curvature of the mean loss in the stiffest direction; stable below 2(1 + momentum).",
-            least=TINY,
-            most=1 / TINY,
-        ),
-    ] = 0.1,
+    lr: Annotated[float, option("X", "lr × stiffest curvature, below 2(1 + momentum).", least=TINY, most=1e6)] = 0.1,
     momentum: Annotated[float, option("X", "As in SGD.", least=0, most=1 - TINY)] = 0.9,
     tempering: Annotated[
         Literal["calibrated", "paper", "driven", "constant"],

@@ -40,34 +40,13 @@ def flag(name: str, words: str) -> Any:
 
 Engine = Annotated[
     Literal["local", "pool", "ray"] | None,
-    option(
-        "local|pool|ray",
-        "Where runs execute: in this process, one after the other; in a pool of processes; on Ray.",
-        "pool",
-        panel=PANEL,
-    ),
+    option("local|pool|ray", "In this process, in a pool of processes, or on Ray.", "pool", panel=PANEL),
 ]
 Workers = Annotated[int | None, option("N", "Runs at a time.", "one per core", panel=PANEL, least=1, most=MOST_THREADS)]
-Threads = Annotated[
-    int | None,
-    option(
-        "N",
-        "Threads of each run. A run that was begun keeps its number, since the last bits depend on it.",
-        "cores / workers",
-        panel=PANEL,
-        least=1,
-        most=MOST_THREADS,
-    ),
-]
-RayAddress = Annotated[
-    str | None,
-    option(
-        "ADDRESS",
-        "A Ray cluster that is there, whose machines share the directory; implies --engine ray.",
-        "one on this machine",
-        panel=PANEL,
-    ),
-]
+THREADS = "Threads of each run; one that was begun keeps its number, since the last bits depend on it."
+Threads = Annotated[int | None, option("N", THREADS, "cores / workers", panel=PANEL, least=1, most=MOST_THREADS)]
+CLUSTER = "A Ray cluster whose machines share the directory; implies --engine ray."
+RayAddress = Annotated[str | None, option("ADDRESS", CLUSTER, "one on this machine", panel=PANEL)]
 
 
 def _gone(ranks: int | None) -> None:

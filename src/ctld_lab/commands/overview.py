@@ -81,7 +81,10 @@ def _heading(metric: str) -> str:
 
 def _label(title: str, variant: str, point: dict[str, Any]) -> str:
     """In one column: what does not vary must not take the width of what does."""
-    return ", ".join(filter(None, (title, variant, *(f"{key} = {value}" for key, value in point.items()))))
+    values = (
+        f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in point.items()
+    )
+    return ", ".join(filter(None, (title, variant, *values)))
 
 
 def print_comparison(paths: Sequence[Path], console: Console) -> None:
