@@ -30,11 +30,15 @@ class Alphas:
     alpha_eta : optional
         The η in the paper's γ_α = 1/η, C = δ′/η² and w = 20/(η² L_s K); the step's own, if left out. With one for all
         step sizes they integrate one and the same equation.
+    known_noise : float
+        Standard deviation of the minibatch noise on U, by which less noise is injected. 0: none is known.
     """
 
-    def __init__(self, r_alpha: Array, eta: float, L_s: int, *, alpha_eta: float | None = None) -> None:
+    def __init__(
+        self, r_alpha: Array, eta: float, L_s: int, *, alpha_eta: float | None = None, known_noise: float = 0.0
+    ) -> None:
         its_own = eta if alpha_eta is None else alpha_eta
-        self.eta = eta
+        self.eta, self._known_noise = eta, known_noise
         self._C = DELTA_PRIME / (its_own * its_own)
         self._friction = eta / its_own  # η γ_α: at the step's own, what r_α was is forgotten
         self._w = HEIGHT / (its_own * its_own * L_s * K)
@@ -65,8 +69,8 @@ class Alphas:
         z = self._z()
         g_slope = -DEPTH * 6.0 * z * (1.0 - z) * np.sign(self.alpha) / (DELTA_PRIME - DELTA)
         h = -g_slope * H - pull - slope
-        noise = np.sqrt(2.0 * self._friction) * epsilon
-        self.r_alpha = (1.0 - self._friction) * self.r_alpha + self.eta * h + noise
+        variance = np.maximum(2.0 * self._friction - np.square(self.eta * g_slope * self._known_noise), 0.0)
+        self.r_alpha = (1.0 - self._friction) * self.r_alpha + self.eta * h + np.sqrt(variance) * epsilon
 
     def _deposit(self, inside: NDArray[np.bool_]) -> Array:
         """Put a hill at each α that is inside; return the slope of V_b there, 0 outside."""
@@ -84,13 +88,22 @@ class Replicas:
     """The state of n chains: θ and r of shape (n, d), and their α; without, g ≡ 1 and this is Langevin dynamics.
 
     `noise_factor` multiplies the variance of θ's noise: 1 is right, anything else a deliberate mistake, for tests.
+    `known_noise` is the standard deviation of the minibatch noise on each element of ∇U, by which less noise is injected.
     """
 
     def __init__(
-        self, theta: Array, r: Array, alphas: Alphas | None, *, eta: float, friction: float, noise_factor: float = 1.0
+        self,
+        theta: Array,
+        r: Array,
+        alphas: Alphas | None,
+        *,
+        eta: float,
+        friction: float,
+        noise_factor: float = 1.0,
+        known_noise: float = 0.0,
     ) -> None:
         self.theta, self.r, self.alphas = theta.copy(), r.copy(), alphas
-        self.eta, self.friction, self.noise_factor = eta, friction, noise_factor
+        self.eta, self.friction, self.noise_factor, self.known_noise = eta, friction, noise_factor, known_noise
 
     @property
     def alpha(self) -> Array:
@@ -105,7 +118,8 @@ class Replicas:
     ) -> None:
         """One iteration, given U(θ), ∇U(θ) and g(α); the callables draw noise of the shapes of θ and α."""
         eta, gamma = self.eta, self.friction
-        deviation = np.sqrt(2.0 * eta * gamma * self.noise_factor / g)
+        variance = 2.0 * eta * gamma * self.noise_factor / g - np.square(eta * self.known_noise)
+        deviation = np.sqrt(np.maximum(variance, 0.0))
         self.r = (1.0 - eta * gamma) * self.r - eta * grad_U + deviation[:, None] * epsilon()
         if self.alphas is not None:
             self.alphas.move(U + 0.5 * np.square(self.r).sum(axis=1), epsilon_alpha())

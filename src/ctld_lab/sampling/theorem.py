@@ -1,9 +1,10 @@
 """Run kind "theorem": the paper's Theorem 2 measured, on how far an average over samples is from the minimum U*.
 
-The bounds for Û_L = (1/L) Σ U(θ_t), without minibatches (whose terms are then zero), with β̃ = g(α):
+The bounds for Û_L = (1/L) Σ U(θ_t), with β̃ = g(α), and s the size of the minibatch noise, of which ‖ΔG‖ and ‖ΔB‖ are
+multiples:
 
-    |E Û_L − U*|    ≤  constant  + C/(Lη) + O(η)
-    E (Û_L − U*)²   ≤  constant² + C²/(Lη) + O(η²)
+    |E Û_L − U*|    ≤  constant  + C/(Lη)  + C s    + O(η)
+    E (Û_L − U*)²   ≤  constant² + C²/(Lη) + C² s²/L + O(η²)
 
 The constant does not vanish, however long the run: a sampler samples a law, not its minimum. The proof splits
 
@@ -17,6 +18,9 @@ at the same time Lη, not at the same L: then the term 1/(Lη) is the same for a
 chains have friction γ = 1 throughout. There are three temperings: "none", g ≡ 1; "paper", whose γ_α = 1/η, C = δ′/η²
 and w are others at each η; and "fixed", where they are those of the largest η, so that all step sizes integrate one
 equation, as the proof has it.
+
+Minibatch noise is normal, of standard deviation s on U and on each element of ∇U. It enters the steps, not the averages.
+*Compensated* chains know s and inject so much less noise, as in the paper's Eq. 10.
 """
 
 import math
@@ -47,9 +51,11 @@ RESAMPLES = 200
 
 
 def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> dict[str, Any]:
-    """One line of metrics.jsonl for each step size; those that are there are not repeated."""
+    """One line of metrics.jsonl for each step size, or for each size of the noise; those that are there are not repeated."""
     began = time.perf_counter()
-    sizes = [float(size) for size in config.get("step_sizes") or [config["step_size"]]]
+    noises = [float(noise) for noise in config.get("noises") or [0.0]]
+    sizes = [float(size) for size in config.get("step_sizes") or [config["step_size"]] for _ in noises]
+    noises = noises * (len(sizes) // len(noises))
     tempering, duration, seed = str(config["tempering"]), float(config["time"]), int(config["seed"])
     counts = [round(duration / size) for size in sizes]
     lines, appender = directory.reopen()
@@ -63,9 +69,11 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
                 generator=numpy_generator(seed, "noise", index),
                 tempering=tempering,
                 alpha_eta=max(sizes) if tempering == "fixed" else None,
+                noise=noises[index],
+                compensated=bool(config.get("compensated", False)),
                 tell=control.teller(directory, sum(counts), sum(counts[:index])),
             )
-            lines.append(describe(averages, sizes[index]))
+            lines.append(describe(averages, sizes[index]) | {"noise": noises[index]})
             appender.append(lines[-1])
             appender.flush(to_disk=True)
     finally:
@@ -76,7 +84,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
         "minimum": MINIMUM,
         "exact_energy": DoubleWell(int(config["dimensions"])).mean_energy(),
         "step_sizes": lines,
-        "slopes": {name: against_step_size(lines, name) for name in ("limit", "cold_limit")} if len(lines) > 2 else {},
+        "slopes": _slopes(lines),
         "seconds": time.perf_counter() - began,
     }
 
@@ -130,6 +138,8 @@ def describe(averages: Averages, step_size: float) -> dict[str, Any]:
         "limit_error": limit_error,
         "cold_limit": cold_limit,
         "cold_limit_error": _mean(residual)[1],
+        "decaying_variance": lengths[-1]["decaying_variance"],
+        "decaying_variance_error": lengths[-1]["decaying_variance"] * math.sqrt(2.0 / (averages.limit.size - 1)),
         "lengths": lengths,
         "slopes": _against_time(averages, step_size),
     }
@@ -193,6 +203,33 @@ def against_step_size(lines: Sequence[dict[str, Any]], name: str) -> dict[str, A
     }
 
 
+def _slopes(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return exponents against what was varied, the step size or the noise, if there are enough of them."""
+    if len(lines) < 3:
+        return {}
+    if len({line["step_size"] for line in lines}) > 1:
+        return {name: against_step_size(lines, name) for name in ("limit", "cold_limit")}
+    return {name: against_noise(lines, name) for name in ("limit", "cold_limit", "decaying_variance")}
+
+
+def against_noise(lines: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Return the exponent of s in what the noise adds to a limit or to the variance of the longest average.
+
+    The theorem's bound is 1 in the bias, and 2 in the mean square error. The first line must be without noise.
+    """
+    values, errors = (np.array([line[key] for line in lines]) for key in (name, f"{name}_error"))
+    noises = np.array([line["noise"] for line in lines])
+    found = power_law(noises[1:], values[1:] - values[0], np.hypot(errors[1:], errors[0]))
+    return {
+        "slope": found.exponent,
+        "error": found.error,
+        "misfit": found.misfit,
+        "bound": 2.0 if name == "decaying_variance" else 1.0,
+        "from": float(noises[1]),
+        "to": float(noises[-1]),
+    }
+
+
 @dataclass(frozen=True)
 class PowerLaw:
     """What `power_law` found. A misfit far above 1 says that there is no such law."""
@@ -239,6 +276,8 @@ def simulate(
     tempering: str = "none",
     alpha_eta: float | None = None,
     noise_factor: float = 1.0,
+    noise: float = 0.0,
+    compensated: bool = False,
     tell: Callable[[int], None] = lambda step: None,
 ) -> Averages:
     """Averages over the times duration, duration/2, … down to SHORTEST. `noise_factor` is for mistakes made on purpose."""
@@ -255,8 +294,9 @@ def simulate(
     theta[:, 0] = START
     r, tempered = generator.standard_normal(theta.shape), tempering != "none"
     drawn = generator.standard_normal(replicas) if tempered else np.zeros(0)
-    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta) if tempered else None
-    chains = Replicas(theta, r, alphas, eta=step_size, friction=FRICTION, noise_factor=noise_factor)
+    known = {"known_noise": noise if compensated else 0.0}
+    alphas = Alphas(drawn, step_size, steps, alpha_eta=alpha_eta, **known) if tempered else None
+    chains = Replicas(theta, r, alphas, eta=step_size, friction=FRICTION, noise_factor=noise_factor, **known)
     expected = _expected_energy(potential, depth=DEPTH if tempered else 0.0)
     coldest = potential.mean_energy()
     energy, error, cold_error, cold_steps = np.zeros((4, replicas))
@@ -273,6 +313,9 @@ def simulate(
             cold = np.abs(chains.alpha) <= DELTA
             cold_error += np.where(cold, U - coldest, 0.0)
             cold_steps += cold
+        if noise:
+            U = U + noise * generator.standard_normal(replicas)
+            grad_U = grad_U + noise * generator.standard_normal(theta.shape)
         chains.step(
             U, grad_U, g, lambda: generator.standard_normal(theta.shape), lambda: generator.standard_normal(replicas)
         )

@@ -26,11 +26,17 @@ def _theorem(
     }
 
 
+def _noise(replicas: int, time: float, sizes: list[float]) -> dict[str, Any]:
+    """Chains of Theorem 2 with minibatch noise, in one dimension and in ten: as many chains in all."""
+    return {"noises": sizes, "time": time, "replicas": {"1": replicas, "10": max(replicas // 4, 2)}}
+
+
+_NOISES = [0.0, 2.0, 4.0, 6.0, 8.0]
 _SIZES, _TEMPERED = [0.08, 0.056, 0.04, 0.028, 0.02], [0.04, 0.02, 0.01, 0.005]
 
 
 def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
-    """All runs at once: none depends on another."""
+    """Plan all runs at once: none depends on another."""
     settings = request.settings
     runs = []
     for dimensions, steps in settings["chains"]:
@@ -48,6 +54,15 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
             runs.append(request.final("double-well", name, "theorem", **common, **config))
         config = {"variant": "step_size", "step_sizes": chosen["step_sizes"], "time": chosen["time"]}
         runs.append(request.final("double-well", f"theorem-step-size-{tempering}", "theorem", **common, **config))
+    chosen = settings["noise"]
+    for tempering in ("none", "paper"):
+        for dimensions, replicas in chosen["replicas"].items():
+            for compensated in (False, True):
+                common = {"tempering": tempering, "dimensions": int(dimensions), "replicas": replicas, "seed": 0}
+                config = {"variant": "noise", "step_size": STEP_SIZE, "time": chosen["time"], "noises": chosen["noises"]}
+                name = f"theorem-noise-{tempering}-d{dimensions}{'-compensated' * compensated}"
+                config["compensated"] = compensated
+                runs.append(request.final("double-well", name, "theorem", **common, **config))
     yield runs
 
 
@@ -55,7 +70,7 @@ STUDY = Study(
     name="double-well",
     title="Exploration against exactness on a double well",
     figure="Theorems 1 and 2",
-    varied="dimension and tempering (the paper's, or none); number of steps and step size",
+    varied="dimension and tempering (the paper's, or none); number of steps, step size, minibatch noise and its compensation",
     tuned="nothing",
     fixed="U = 8(x² − 1)² + ½Σy², N = T = 1, friction 1, the paper's formulas with mass 1; η = 0.02 unless varied",
     methods=(),
@@ -63,15 +78,17 @@ STUDY = Study(
         "smoke": {
             "seeds": 1, "chains": [[1, 2000], [10, 2000]], "theorem_time": 32.0,
             "theorem": _theorem((64, 32), (16.0, 16.0), [0.08, 0.04, 0.02], [0.04, 0.028, 0.02]),
+            "noise": _noise(32, 8.0, [0.0, 4.0, 8.0]),
         },
         # A quarter of the steps at d = 1,000, as in the study that found this.
         "laptop": {
             "seeds": 3, "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 100_000]], "theorem_time": 1024.0,
-            "theorem": _theorem((8192, 1024), (512.0, 256.0), _SIZES, _TEMPERED),
+            "theorem": _theorem((8192, 1024), (512.0, 256.0), _SIZES, _TEMPERED), "noise": _noise(1024, 256.0, _NOISES),
         },
         "paper": {
             "seeds": 5, "chains": [[1, 400_000], [10, 400_000], [100, 400_000], [1000, 400_000]], "theorem_time": 4096.0,
             "theorem": _theorem((8192, 1024), (4096.0, 2048.0), [*_SIZES, 0.014, 0.01], _TEMPERED),
+            "noise": _noise(4096, 1024.0, _NOISES),
         },
     },
     plan=plan,
