@@ -139,6 +139,48 @@ def test_ten_percent_more_noise_is_seen(untempered):
     )
 
 
+# What the noise of minibatches adds to the variance of each step, η²s², is a temperature of ηs²/(2γ).
+NOISE = {"step_size": 0.04, "noise": 3.0}
+
+
+def test_minibatch_noise_heats_as_much_as_it_should(untempered):
+    noisy = measured(**NOISE)
+    hotter = DoubleWell(1).mean_energy(1.0 + 0.04 * 3.0**2 / 2) - DoubleWell(1).mean_energy()
+    error = math.hypot(noisy["limit_error"], untempered["limit_error"])
+    assert error < 0.04 * hotter
+    assert noisy["limit"] - untempered["limit"] == pytest.approx(hotter, abs=4 * error)
+
+
+def test_noise_that_is_known_does_no_harm(untempered):
+    """Compensated chains have the law of exact gradients; the test above is the twin without."""
+    compensated = measured(**NOISE, compensated=True)
+    error = math.hypot(compensated["limit_error"], untempered["limit_error"])
+    assert compensated["limit"] == pytest.approx(untempered["limit"], abs=4 * error)
+
+
+def test_known_noise_is_taken_from_what_alpha_gets():
+    """2ηγ_α m − η²g′²s² in place of 2ηγ_α m, never below zero."""
+    eta, place = 0.02, 0.95
+    found = []
+    for known in (0.0, 40.0, 1e6):
+        alphas = Alphas(np.zeros(1), eta, 100, mass=1.0, known_noise=known)
+        alphas.alpha[:] = place
+        alphas.move(np.zeros(1), np.ones(1))
+        found.append(alphas.r_alpha[0])
+    z = (place - 0.4) / 1.1
+    slope = 0.85 * 6 * z * (1 - z) / 1.1
+    assert found[0] - found[2] == pytest.approx(math.sqrt(2.0))
+    assert found[1] - found[2] == pytest.approx(math.sqrt(2.0 - (eta * slope * 40.0) ** 2))
+
+
+def test_exponent_of_the_noise():
+    noises = [0.0, 1.0, 2.0, 4.0]
+    lines = [{"step_size": 0.02, "noise": s, "limit": 0.3 + 0.1 * s**2, "limit_error": 0.01} for s in noises]
+    found = theorem.against_noise(lines, "limit")
+    assert found["slope"] == pytest.approx(2.0)
+    assert (found["from"], found["to"], found["bound"]) == (1.0, 4.0, 1.0)
+
+
 def test_rates_in_time(untempered):
     slopes = untempered["slopes"]
     assert slopes["decaying_bias"]["slope"] == pytest.approx(-1.0, abs=4 * slopes["decaying_bias"]["error"])
@@ -194,6 +236,9 @@ def test_smoke_runs_as_planned(smoke):
     result = smoke["theorem-step-size-fixed"].result()
     assert [line["step_size"] for line in result["step_sizes"]] == [0.04, 0.028, 0.02]
     assert set(result["slopes"]) == {"limit", "cold_limit"}
+    result = smoke["theorem-noise-paper-d10-compensated"].result()
+    assert [line["noise"] for line in result["step_sizes"]] == [0.0, 4.0, 8.0]
+    assert set(result["slopes"]) == {"limit", "cold_limit", "decaying_variance"}
     (line,) = smoke["theorem-steps-paper-eta0.02"].result()["step_sizes"]
     assert line["slopes"]["decaying_variance"]["bound"] == -1.0
     assert [length["steps"] for length in line["lengths"]] == [25, 50, 100, 200, 400, 800, 1600]
@@ -226,4 +271,4 @@ def test_names_of_runs_differ_at_every_scale(tmp_path):
     for scale, settings in STUDY.scales.items():
         request = Request(scale, (), list(range(settings["seeds"])), {}, dict(settings))
         (runs,) = STUDY.plan(request, StudyDirectory(tmp_path))
-        assert len({run.name for run in runs}) == len(runs) == 2 * len(settings["chains"]) * settings["seeds"] + 5
+        assert len({run.name for run in runs}) == len(runs) == 2 * len(settings["chains"]) * settings["seeds"] + 13

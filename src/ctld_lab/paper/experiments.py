@@ -37,6 +37,11 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def across(share: float) -> str:
+    """Return what is written across a figure at laptop size."""
+    return f"laptop size: {percent(share)} of the steps"
+
+
 # ---- Fig. 1 ----
 
 
@@ -64,7 +69,7 @@ def fig_1(stored: Stored) -> Item:
     reason = f"A uniform α would spend {percent(uniform)} of exploration at g < 1. Ours spends {spent}."
     verdict = Verdict(SAME, "same curve", reason)
     shape = picture("fig-1", "Temperature scaling", draw)
-    return Item("fig-1", [shape], ["quantity", "paper", "ours", "seeds", "steps"], rows, WHOLE, 1.0, end[0], verdict)
+    return Item("fig-1", [shape], rows, WHOLE, 1.0, end[0], verdict)
 
 
 # ---- Fig. 2 ----
@@ -81,36 +86,19 @@ def fig_2(stored: Stored) -> Item:
         done = 1.0 if len(own) else begun["step"].max() / STEPS["sda"] if len(begun) else 0.0
         cells = [ABSENT, ABSENT, "0"]
         if len(own):
-            ran_away = bool(own["diverged"].any())
-            found = [
-                math.inf if ran_away else float(chosen(own, metric=x)["mean"].iloc[0])
-                for x in ("train mse", "test image_mse")
-            ]
-            cells = ["diverged" if ran_away else f"{x:.{places}f}" for x, places in zip(found, (4, 2), strict=True)]
+            errors = [math.inf if own["diverged"].any() else _one(own, x) for x in ("train mse", "test image_mse")]
+            cells = [f"{x:.{places}f}".replace("inf", "diverged") for x, places in zip(errors, (4, 2), strict=True)]
             cells.append(str(int(own["planned"].max())))
-            ours |= {method: found[0]} if variant == "paper" else {}
-        if len(begun) or variant == "paper":
-            rows.append(
-                [
-                    TITLES[method] + SETTINGS[variant],
-                    shown(FIG_2[method]) if variant == "paper" else ABSENT,
-                    *cells,
-                    percent(done),
-                ]
-            )
+            ours |= {method: errors[0]} if variant == "paper" else {}
+        paper = [shown(FIG_2[method])] if variant == "paper" else [ABSENT] * bool(len(begun))
+        rows += [[TITLES[method] + SETTINGS[variant], *paper, *cells, percent(done)]] if paper else []
         shares += [done] if variant == "paper" else []
     rows.sort(key=lambda row: SETTINGS["laptop"] in row[0])
 
     def layers(frame: pd.DataFrame, bottom: float, paper: bool) -> Draw:
         def draw(axes: Axes) -> Mapping[str, Any]:
-            axes.set(
-                yscale="log",
-                xlim=(0, 4),
-                ylim=(bottom, 3),
-                xlabel="iteration, 10⁵",
-                ylabel="mean square error",
-                xticks=range(5),
-            )
+            axes.set(yscale="log", xlim=(0, 4), ylim=(bottom, 3), xticks=range(5))
+            axes.set(xlabel="iteration, 10⁵", ylabel="mean square error")
             for (method, _), stage in chosen(frame, variant="paper").groupby(["method", "stage"]):
                 curve(axes, str(method), stage["step"] / 1e5, stage["mean"])
             for switch in (1, 2, 3):
@@ -132,10 +120,13 @@ def fig_2(stored: Stored) -> Item:
         picture("fig-2-temperature", "Temperature while layer 4 explores", ratio),
     ]
     unseen = [picture("fig-2-image", "Error of the image, test data", layers(image, 0.03, False))]
-    columns = ["method", "paper, layer 4", "ours, layer 4", "ours, image", "seeds", "steps"]
     verdict = order(FIG_2, ours, "Last layer on training data")
     seeds = str(max(int(row[-2]) for row in rows))
-    return Item("fig-2", pictures, columns, rows, WHOLE, sum(shares) / len(shares), seeds, verdict, unseen=unseen)
+    return Item("fig-2", pictures, rows, WHOLE, sum(shares) / len(shares), seeds, verdict, unseen=unseen)
+
+
+def _one(frame: pd.DataFrame, metric: str) -> float:
+    return float(chosen(frame, metric=metric)["mean"].iloc[0])
 
 
 # ---- Tables 1 and 2 ----
@@ -152,42 +143,23 @@ def table_2(stored: Stored) -> Item:
 
 
 def _rates(stored: Stored, study: str, key: str, steps: int) -> Item:
-    theirs, as_printed, ours = printed.rates_of_sgd(study), printed.PRINTED["rates"][study], stored.chosen_rates(study)
-    share, every = stored.steps(study) / steps, [*(ends(x)[0] for x in theirs.values()), *ours.values()]
+    theirs, ours, share = printed.rates_of_sgd(study), stored.chosen_rates(study), stored.steps(study) / steps
+    every = [*(ends(value)[0] for value in theirs.values()), *ours.values()]
+    limits = 0.5 * min(every), 2 * max(every)
 
     def draw(axes: Axes) -> Mapping[str, Any]:
-        axes.set(xscale="log", xlabel="lr in SGD's units", xlim=(0.5 * min(every), 2 * max(every)))
-        drawing.lying(
-            axes, METHODS, {method: (ends(theirs[method])[0], rate, rate) for method, rate in ours.items()}, theirs
-        )
-        plain_log(
-            axes.xaxis, [10.0**power for power in range(-6, 2) if 0.5 * min(every) < 10.0**power < 2 * max(every)]
-        )
+        axes.set(xscale="log", xlabel="lr in SGD's units", xlim=limits)
+        lines = {method: (ends(theirs[method])[0], rate, rate) for method, rate in ours.items()}
+        drawing.lying(axes, METHODS, lines, theirs)
+        plain_log(axes.xaxis, [x for x in (10.0**power for power in range(-6, 2)) if limits[0] < x < limits[1]])
         return drawing.marks_named()
 
-    rows = [
-        [
-            TITLES[x],
-            signed(as_printed[x], "g"),
-            signed(ends(theirs[x])[0], ".3g"),
-            signed(ours[x], ".3g"),
-            "1",
-            percent(share),
-        ]
-        for x in METHODS
-    ]
-    columns = [
-        "method",
-        "paper",
-        "paper, lr in SGD's units",
-        f"ours, best of {stored.trials(study)} trials",
-        "seeds",
-        "steps",
-    ]
-    shape = picture(
-        key, "Learning rates", draw, share=f"laptop size: {percent(share)} of the steps", height=2.6, rows=1
-    )
-    return Item(key, [shape], columns, rows, SMALL, share, "1", order(theirs, ours, "Size of the learning rates"))
+    rows = []
+    for method in METHODS:
+        rates = [printed.PRINTED["rates"][study][method], ends(theirs[method])[0], ours[method]]
+        rows.append([TITLES[method], *(signed(rate, ".3g") for rate in rates), "1", percent(share)])
+    shape = picture(key, "Learning rates", draw, share=across(share), height=2.6, rows=1)
+    return Item(key, [shape], rows, SMALL, share, "1", order(theirs, ours, "Size of the learning rates"))
 
 
 # ---- Fig. 3 ----
@@ -206,9 +178,8 @@ def fig_3(stored: Stored) -> Item:
             axes.axhline(3.5, color="#bbbbbb", lw=0.8, ls=":", zorder=1)
             axes.text(19.8, 3.52, "frequencies of single letters", ha="right", va="bottom", fontsize=9, color=GREY)
             strip(axes, 20, FIG_3[split])
-            return drawing.methods_named(METHODS) | {
-                "biases at 0": Line2D([], [], color=GREY, lw=1.3, ls=drawing.DASHES)
-            }
+            older = Line2D([], [], color=GREY, lw=1.3, ls=drawing.DASHES)
+            return drawing.methods_named(METHODS) | {"biases at 0": older}
 
         return panel
 
@@ -216,37 +187,24 @@ def fig_3(stored: Stored) -> Item:
     ours: dict[str, float] = {}
     for variant, method in itertools.product(SETTINGS, METHODS):
         last = [_last(chosen(curves[split], method=method, variant=variant)) for split in ("train", "test")]
-        step, paper = last[0]["step"], variant == "paper"
-        if step or paper:
-            values = " / ".join(f"{x['mean']:.3f}" for x in last) if step else ABSENT
+        done, paper = last[0]["step"] / STEPS["charrnn"], variant == "paper"
+        if done or paper:
+            values = " / ".join(f"{x['mean']:.3f}" for x in last) if done else ABSENT
             theirs = " / ".join(shown(FIG_3[split].get(method), ".2f") for split in FIG_3) if paper else ABSENT
-            rows.append(
-                [
-                    TITLES[method] + SETTINGS[variant],
-                    theirs,
-                    values,
-                    f"{last[0]['seeds']:g}",
-                    percent(step / STEPS["charrnn"]),
-                ]
-            )
-        shares += [step / STEPS["charrnn"]] if paper else []
-        ours |= {method: last[0]["mean"]} if paper and step >= STEPS["charrnn"] else {}
+            rows.append([TITLES[method] + SETTINGS[variant], theirs, values, f"{last[0]['seeds']:g}", percent(done)])
+        shares += [done] if paper else []
+        ours |= {method: last[0]["mean"]} if paper and done >= 1 else {}
     lasts = curves["train"].sort_values("step").groupby(["method", "variant"]).tail(1)
     low, lowest = lasts.loc[lasts["mean"].idxmin()], min(ends(value)[0] for value in FIG_3["train"].values())
     best = (
         f"The lowest training loss so far is {low['mean']:.2f} nats ({TITLES[low['method']]}{SETTINGS[low['variant']]}), "
         f"{percent(low['step'] / STEPS['charrnn'])} of the way. The paper's lowest is {lowest:.2f}."
     )
-    pictures = [
-        picture(f"fig-3-{split}", f"{split.capitalize()}ing text".replace("Testing", "Test"), draw(split), rows=3)
-        for split in FIG_3
-    ]
-    columns = ["method", "paper, train / test", "ours, train / test", "seeds", "steps"]
-    verdict, seeds = (
-        order(FIG_3["train"], ours, "Training text after 20 epochs"),
-        str(max(int(row[-2]) for row in rows)),
-    )
-    return Item("fig-3", pictures, columns, rows, WHOLE, sum(shares) / len(shares), seeds, verdict, [best])
+    titles = {"train": "Training text", "test": "Test text"}
+    pictures = [picture(f"fig-3-{split}", title, draw(split), rows=3) for split, title in titles.items()]
+    verdict = order(FIG_3["train"], ours, "Training text after 20 epochs")
+    seeds = str(max(int(row[-2]) for row in rows))
+    return Item("fig-3", pictures, rows, WHOLE, sum(shares) / len(shares), seeds, verdict, [best])
 
 
 def _last(curve: pd.DataFrame) -> dict[str, float]:
@@ -260,24 +218,18 @@ def _last(curve: pd.DataFrame) -> dict[str, float]:
 
 def fig_4(stored: Stored) -> Item:
     """A map of w and σ, and the depth S beside the paper's band."""
-    finals, share = (
-        chosen(stored.finals("sensitivity", LAPTOP, "points"), metric="test nats"),
-        stored.steps("sensitivity") / STEPS["sensitivity"],
-    )
-    finals = finals.assign(
-        **{x: finals["point"].str.extract(rf"\b{x}=([\d.]+)", expand=False).astype(float) for x in ("w", "sigma", "S")}
-    )
+    finals = chosen(stored.finals("sensitivity", LAPTOP, "points"), metric="test nats")
+    share = stored.steps("sensitivity") / STEPS["sensitivity"]
+    for name in ("w", "sigma", "S"):
+        finals = finals.assign(**{name: finals["point"].str.extract(rf"\b{name}=([\d.]+)", expand=False).astype(float)})
     depth = chosen(finals, variant="depth").sort_values("S")
     cells = chosen(finals, variant="grid").pivot(index="sigma", columns="w", values="mean")
-    across = f"laptop size: {percent(share)} of the steps"
 
     def surface(axes: Axes) -> Mapping[str, Any]:
         drawing.heat(axes, cells.to_numpy(), list(cells.columns), list(cells.index))
-        place = [
-            list(x).index(printed.PRINTED["fig-4"][name]) for x, name in ((cells.columns, "w"), (cells.index, "sigma"))
-        ]
+        w, sigma = (list(x).index(printed.PRINTED["fig-4"][x.name]) for x in (cells.columns, cells.index))
         axes.set(xlabel="w", ylabel="σ")
-        return {"the paper's w and σ": diamond(axes, place[0] - 0.36, place[1] + 0.32, GREY)}
+        return {"the paper's w and σ": diamond(axes, w - 0.36, sigma + 0.32, GREY)}
 
     def band(axes: Axes) -> Mapping[str, Any]:
         axes.set(xlabel="S", ylabel="test nats per character", xlim=(0.25, 1.0), ylim=(1.35, 2.1))
@@ -286,33 +238,23 @@ def fig_4(stored: Stored) -> Item:
         marks = [diamond(axes, S, value, GREY) for S, value in FIG_4.items()]
         return {"ours, 95 %": dots[0], "paper": marks[0]}
 
-    seeds, spread = (
-        [str(int(frame["seeds"].max())) for frame in (depth, chosen(finals, variant="grid"))],
-        depth["mean"].max() - depth["mean"].min(),
-    )
+    seeds = [str(int(chosen(finals, variant=variant)["seeds"].max())) for variant in ("depth", "grid")]
+    spread = depth["mean"].max() - depth["mean"].min()
     rows = [
         [f"S = {row['S']:g}", shown(FIG_4.get(row["S"])), with_interval(row), seeds[0], percent(share)]
         for _, row in depth.iterrows()
     ]
-    rows.append(
-        [
-            "w × σ, lowest to highest",
-            ABSENT,
-            f"{cells.min().min():.3f}–{cells.max().max():.3f}",
-            seeds[1],
-            percent(share),
-        ]
-    )
+    ours = f"{cells.min().min():.3f}–{cells.max().max():.3f}"
+    rows.append(["w × σ, lowest to highest", ABSENT, ours, seeds[1], percent(share)])
     half, theirs = 0.5 * (depth["high"] - depth["low"]).max(), max(FIG_4.values()) - min(FIG_4.values())
     reason = f"Over S the test loss spans {spread:.3f} nats (intervals up to ± {half:.3f}), the paper's {theirs:.4f}."
     stable = bool(depth["mark"].isin(["best", "tie", "undecided"]).all())
     verdict = Verdict(SAME if stable else OTHER, "as stable" if stable else "less stable", reason)
     pictures = [
-        picture("fig-4-map", "Test loss at S = 0.85", surface, share=across, rows=1),
-        picture("fig-4-depth", "Test loss over S", band, share=across, rows=1),
+        picture("fig-4-map", "Test loss at S = 0.85", surface, share=across(share), rows=1),
+        picture("fig-4-depth", "Test loss over S", band, share=across(share), rows=1),
     ]
-    columns = ["constant", "paper", "ours, test nats", "seeds", "steps"]
-    return Item("fig-4", pictures, columns, rows, SMALL, share, " and ".join(seeds), verdict)
+    return Item("fig-4", pictures, rows, SMALL, share, " and ".join(seeds), verdict)
 
 
 # ---- Table 3 ----
@@ -323,9 +265,7 @@ def table_3(stored: Stored) -> Item:
     finals, share = stored.finals("timing", LAPTOP, "times"), stored.steps("timing") / STEPS["timing"]
     ratios, seconds = (chosen(finals, metric=x).set_index("method") for x in ("ratio", "seconds per epoch"))
     theirs: dict[str, Value] = {method: value / printed.SECONDS["sgd"] for method, value in printed.SECONDS.items()}
-    ours = {
-        x: (float(ratios.loc[x, "low"]), float(ratios.loc[x, "mean"]), float(ratios.loc[x, "high"])) for x in theirs
-    }
+    ours = {x: [float(ratios.loc[x, name]) for name in ("low", "mean", "high")] for x in theirs}
 
     def draw(axes: Axes) -> Mapping[str, Any]:
         drawing.lying(axes, list(theirs), ours, theirs)
@@ -345,8 +285,5 @@ def table_3(stored: Stored) -> Item:
     more = [
         f"By the means of {rounds} rounds {alike} of {both} pairs are ordered as in the paper. Most intervals overlap."
     ]
-    shape = picture(
-        "table-3", "Ratio to SGD-M", draw, share=f"laptop size: {percent(share)} of the steps", height=2.5, rows=1
-    )
-    columns = ["method", "paper, ratio", "ours, ratio", "paper, s", "ours, s", "seeds", "steps"]
-    return Item("table-3", [shape], columns, rows, SMALL, share, "1", verdict, more)
+    shape = picture("table-3", "Ratio to SGD-M", draw, share=across(share), height=2.5, rows=1)
+    return Item("table-3", [shape], rows, SMALL, share, "1", verdict, more)

@@ -31,7 +31,6 @@ class Item:
 
     key: str
     pictures: Sequence[Picture]
-    columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     scale: str
     share: float
@@ -42,8 +41,13 @@ class Item:
 
     @property
     def printed(self) -> dict[str, Any]:
-        """Name, title, quotation, command and notes."""
+        """Name, title, quotation, command, columns of the table, and notes."""
         return dict(ITEMS[self.key])
+
+    @property
+    def columns(self) -> list[str]:
+        """Headings of the table."""
+        return list(self.printed["columns"])
 
     @property
     def done(self) -> str:

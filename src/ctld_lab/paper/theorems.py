@@ -54,8 +54,7 @@ def theorem_1(stored: Stored) -> Item:
     holds = bool(((tempered["low"] <= 1) & (tempered["high"] >= 1)).all())
     verdict = Verdict(SAME if holds else OTHER, "same law" if holds else "other law", reason)
     pictures = [picture(f"theorem-1-{name.replace('_', '-')}", title, draw(name)) for name, title in AVERAGES.items()]
-    columns = ["sampler", "paper", "ours, kinetic T", "ours, ⟨x²⟩", "seeds", "steps"]
-    return Item("theorem-1", pictures, columns, rows, WELL, math.nan, str(int(tempered["seeds"].max())), verdict)
+    return Item("theorem-1", pictures, rows, WELL, math.nan, str(int(tempered["seeds"].max())), verdict)
 
 
 TEMPERINGS = {
@@ -121,5 +120,4 @@ def theorem_2(stored: Stored) -> Item:
     pictures = [
         picture(f"theorem-2-{name.replace('_', '-')}", title, draw(name)) for name, (title, *_) in QUANTITIES.items()
     ]
-    columns = ["quantity", "paper, exponent", "ours, exponent", "seeds", "steps"]
-    return Item("theorem-2", pictures, columns, rows, WELL, math.nan, f"{stored.chains('paper'):,}", verdict)
+    return Item("theorem-2", pictures, rows, WELL, math.nan, f"{stored.chains('paper'):,}", verdict)

@@ -59,7 +59,12 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
         for dimensions, replicas in chosen["replicas"].items():
             for compensated in (False, True):
                 common = {"tempering": tempering, "dimensions": int(dimensions), "replicas": replicas, "seed": 0}
-                config = {"variant": "noise", "step_size": STEP_SIZE, "time": chosen["time"], "noises": chosen["noises"]}
+                config = {
+                    "variant": "noise",
+                    "step_size": STEP_SIZE,
+                    "time": chosen["time"],
+                    "noises": chosen["noises"],
+                }
                 name = f"theorem-noise-{tempering}-d{dimensions}{'-compensated' * compensated}"
                 config["compensated"] = compensated
                 runs.append(request.final("double-well", name, "theorem", **common, **config))
