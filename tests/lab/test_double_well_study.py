@@ -163,7 +163,7 @@ def test_known_noise_is_taken_from_what_alpha_gets():
     eta, place = 0.02, 0.95
     found = []
     for known in (0.0, 40.0, 1e6):
-        alphas = Alphas(np.zeros(1), eta, 100, mass=1.0, known_noise=known)
+        alphas = Alphas(np.zeros(1), eta, 100, known_noise=known)
         alphas.alpha[:] = place
         alphas.move(np.zeros(1), np.ones(1))
         found.append(alphas.r_alpha[0])
