@@ -26,11 +26,11 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 UNIFORMITY = "α from uniform (TV)"
 
 TOLERANCE = 0.02
-"""Of the scale: a bias below it does not fail."""
+"""Share of the scale: a bias below it does not fail."""
 SIGNIFICANT = 4.0
 TRIPS = 20
 COARSEST = 0.05
-"""Of the scale: with a larger standard error nothing is known."""
+"""Share of the scale: with a larger standard error nothing is known."""
 UNIFORM = 0.1
 """Total variation of α beyond what a uniform α of the same length shows."""
 BINS, BATCHES, RESAMPLES = 15, 50, 400
@@ -38,7 +38,7 @@ BINS, BATCHES, RESAMPLES = 15, 50, 400
 
 @dataclass(frozen=True)
 class Settings:
-    """What is checked. `lr` is relative: lr·curvature of SGD, in the stiffest direction; stable below 2(1 + momentum)."""
+    """Settings that are checked. `lr` is relative: lr·curvature of SGD, in the stiffest direction; stable below 2(1 + momentum)."""
 
     lr: float = 0.1
     momentum: float = 0.9
@@ -58,14 +58,14 @@ class Run:
     steps: int
     alpha: NDArray[np.float64]
     cold: NDArray[np.bool_]
-    """Whether the temperature was T when θ was recorded."""
+    """True where the temperature was T when θ was recorded."""
     edge: float | None
-    """Of α, if it moves."""
+    """Edge of α, if it moves."""
     plateau: float
     series: dict[str, NDArray[np.float64]]
-    """In units of the quantity; the kinetic temperature in units of 1/g."""
+    """Series in units of the quantity; the kinetic temperature in units of 1/g."""
     crossings: int | None = None
-    """Of the target's barrier, if it has one, hot steps too."""
+    """Crossings of the target's barrier, if it has one, hot steps too."""
     diverged_at: int | None = None
     warnings: list[str] = field(default_factory=list)
 

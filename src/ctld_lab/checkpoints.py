@@ -79,7 +79,7 @@ def load_newest(path: Path) -> tuple[dict[str, Any], str] | None:
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What `save_checkpoint` wrote, to the bit."""
+    """Return what `save_checkpoint` wrote, to the bit."""
     try:
         return _load(path)
     except _UnusableError as error:
@@ -87,7 +87,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 class _UnusableError(Exception):
-    """Why a file is no checkpoint; goes on from the file's name."""
+    """A file is no checkpoint; the message goes on from the file's name."""
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def _check_sizes(path: Path) -> None:
 
 
 def _checksum(nesting: str, tensors: dict[str, torch.Tensor]) -> str:
-    """Of every name, type, shape and bit."""
+    """Digest of every name, type, shape and bit."""
     digest = hashlib.sha256(nesting.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

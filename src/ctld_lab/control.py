@@ -1,4 +1,4 @@
-"""How the world reaches into a run: a wish to stop, and a word once a second on how far it is."""
+"""Signals into a run and progress out of it: a wish to stop, and a word once a second."""
 
 import json
 import signal
@@ -28,7 +28,7 @@ class Control:
         self._written = 0.0
 
     def listen(self) -> None:
-        """From now on the first signal asks the run to stop; a second one kills, as it would have."""
+        """Handle signals from now on: the first asks the run to stop, a second one kills."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
 
@@ -45,7 +45,7 @@ class Control:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # which may sleep
 
     def teller(self, directory: RunDirectory, steps: int, before: int = 0) -> Callable[[int], None]:
-        """For runs without a checkpoint: hears the step now and then, counted from `before`, and ends the run if it should."""
+        """Return what hears the step of a run without a checkpoint, counted from `before`, and ends the run if it should."""
 
         def tell(step: int) -> None:
             if self.stopping:

@@ -43,7 +43,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True, keep: Path | None = None) -> None:
-    """As `write_json`, for any content. What is not `durable` may be lost with the machine's power, never be torn.
+    """Write any content as `write_json` does. What is not `durable` may be lost with the machine's power, never be torn.
 
     What was there before stays under the name `keep`, if there is one.
     """
@@ -105,7 +105,7 @@ def _to_disk(directory: Path) -> None:
 
 
 def plain(value: Any) -> Any:
-    """With numbers that JSON lacks written as strings: what diverged says "nan", "inf" or "-inf"."""
+    """Replace numbers that JSON lacks by strings: what diverged says "nan", "inf" or "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, Mapping):
@@ -154,7 +154,7 @@ class Appender:
 
 
 def check_own(path: Path) -> None:
-    """Never through a link or into a pipe: a stranger's directory must not make us change files elsewhere."""
+    """Refuse a link or a pipe: a stranger's directory must not make us change files elsewhere."""
     if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
         raise RecordError(f"{path} is a link or no file at all; remove it and run again")
 
@@ -195,7 +195,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def printable(text: str) -> str:
-    """With what is not printable written as Python writes it: a stranger's record must not move the cursor of a terminal."""
+    """Escape what is not printable as Python does: a stranger's record must not move the cursor of a terminal."""
     return "".join(
         letter
         if letter.isprintable() or letter == "\n" or unicodedata.category(letter) == "Zs"
@@ -214,7 +214,7 @@ def _check_readable(path: Path) -> None:
 
 
 def _parse(text: bytes) -> Any:
-    """With numbers that a machine has, and no deeper than ours: who reads it need fear no overflow, of numbers or stack."""
+    """Parse JSON with numbers that a machine has, and no deeper than ours: readers need fear no overflow."""
     value = json.loads(text.decode(), parse_int=_integer, parse_float=_finite, parse_constant=_finite)
     layer = [value]
     for _ in range(DEEPEST):

@@ -10,14 +10,14 @@ NOTHING = {"steps": 0.0, "cold": 0.0, "outside": 0.0, "ratio": 0.0, "highest_rat
 
 
 class Heat:
-    """What is known of it so far; part of the run's checkpoint."""
+    """Record of the temperature so far; part of the run's checkpoint."""
 
     def __init__(self) -> None:
         self._counts = dict(NOTHING)
         self._thermometers: dict[str, Any] = {}
 
     def record(self, optimizer: ctld.CTLD, *, traced: bool) -> dict[str, Any] | None:
-        """After a step of exploration. Returns what goes into a line of the trace, if one is due and anything moves."""
+        """Count a step of exploration. Return what goes into a line of the trace, if one is due and anything moves."""
         last = optimizer.last
         if last is None:
             return None
@@ -42,7 +42,7 @@ class Heat:
         return line | self._measured()
 
     def summary(self, temperature: float) -> dict[str, Any]:
-        """For the result."""
+        """Content of the result."""
         counts, steps = self._counts, max(self._counts["steps"], 1)
         tempering = {
             "cold_share": counts["cold"] / steps,
@@ -63,7 +63,7 @@ class Heat:
 
 
 def thermometers(record: ctld.StepRecord) -> dict[str, Any]:
-    """Of each group that explores, by number, its temperatures so far, with errors; those that are known."""
+    """Temperatures of each group that explores, by number, with errors; those that are known."""
     found = {}
     for number, group in enumerate(record.groups):
         if group is not None:

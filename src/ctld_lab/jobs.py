@@ -39,7 +39,7 @@ MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "4294967296",
     "MALLOC_TOP_PAD_": "268435456",
 }
-"""For glibc in a worker: keep the pages that a step frees for the next one, which makes an LSTM's steps a third shorter."""
+"""Variables that have glibc keep the pages that a step frees for the next one, which makes an LSTM's steps a third shorter."""
 
 
 def execute(path: Path, *, threads: int, control: Control) -> str:
@@ -67,7 +67,7 @@ def execute(path: Path, *, threads: int, control: Control) -> str:
 
 
 def _execute(directory: RunDirectory, threads: int, control: Control) -> str:
-    """Never raises for a run that fails: the others go on, and the next attempt starts from its checkpoint."""
+    """Return the state, also of a run that fails: the others go on, and the next attempt starts from its checkpoint."""
     try:
         if directory.result() is None:
             config = directory.config()
@@ -122,7 +122,7 @@ def _begin(directory: RunDirectory, threads: int) -> None:
 
 
 def _failure(error: str, details: str = "") -> dict[str, Any]:
-    """What failure.json holds."""
+    """Content of failure.json."""
     return {"error": error, "traceback": details, "time": _now()}
 
 
@@ -137,7 +137,7 @@ def _attempt(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean_up(path: Path) -> None:
-    """What only a run that is not done has use for; also what a killed writer left half written."""
+    """Remove what only an unfinished run has use for, and what a killed writer left half written."""
     for used in (
         path / "progress.json",
         path / LOCK,
@@ -179,7 +179,7 @@ def environment(threads: int) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _commit() -> tuple[str | None, bool | None]:
-    """Of the source that this process runs, where it is a clone; a later commit does not change what was imported."""
+    """Commit of the source that this process runs, where it is a clone; a later commit does not change what was imported."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:

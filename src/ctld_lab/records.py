@@ -1,4 +1,4 @@
-"""What a study leaves on disk. Records are data: JSON, JSON lines and safetensors, nothing that can execute.
+"""Records of a study on disk. They are data: JSON, JSON lines and safetensors, nothing that can execute.
 
     STUDY/                  study.json                 what was asked: study, scale, methods, seeds, data, settings
       runs/RUN/             config.json                everything that decides the run's numbers; never changes
@@ -97,7 +97,7 @@ class RunDirectory:
         return self._sealed("result.json") or None
 
     def notes(self) -> list[str]:
-        """What whoever looks at the run should know, such as a damaged checkpoint; the run itself may be done."""
+        """Sentences for whoever looks at the run, such as of a damaged checkpoint; the run itself may be done."""
         try:
             return notes_in(self.environment())
         except RecordError as error:
@@ -114,7 +114,7 @@ class RunDirectory:
         return self._sealed("flatness.json")
 
     def progress(self) -> dict[str, Any]:
-        """What a live run last said, in numbers; empty if it said nothing readable."""
+        """Numbers that a live run last said; empty if it said nothing readable."""
         try:
             said = self._if_present("progress.json")
         except RecordError:
@@ -155,7 +155,7 @@ class RunDirectory:
         write_json(self.path / name, value)
 
     def lines(self, name: str) -> Iterator[dict[str, Any]]:
-        """Of metrics.jsonl or trace.jsonl; a last line that was cut off is left out."""
+        """Yield the lines of metrics.jsonl or trace.jsonl; a last line that was cut off is left out."""
         return read_lines(self.path / name)
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -219,7 +219,7 @@ class StudyDirectory:
         return RunDirectory(self.path / "runs" / name)
 
     def runs(self) -> list[RunDirectory]:
-        """By name. What has no configuration yet (killed before it was written) is left out."""
+        """Runs by name. One without a configuration, killed before it was written, is left out."""
         found = sorted((self.path / "runs").glob("*/config.json"))
         return [RunDirectory(path.parent) for path in found if is_name(path.parent.name)]
 
@@ -252,7 +252,7 @@ def find_studies(root: Path) -> list[StudyDirectory]:
 
 
 def _checksum(value: dict[str, Any]) -> str:
-    """Of what JSON gives back, whatever the order of its keys."""
+    """Digest of what JSON gives back, whatever the order of its keys."""
     text = json.dumps(plain(value), sort_keys=True, ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 

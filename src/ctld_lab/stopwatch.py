@@ -25,7 +25,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def nanoseconds_waited() -> int:
-    """How long the threads of this process have been ready to run without a core; 0 where the kernel does not say."""
+    """Time that the threads of this process were ready to run without a core; 0 where the kernel does not say."""
     waited = 0
     for statistic in Path("/proc/self/task").glob("*/schedstat"):
         # A thread may end between the listing and the reading.

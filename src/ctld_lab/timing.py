@@ -124,7 +124,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
 def summary(
     lines: Sequence[Mapping[str, Any]], *, epochs: float, exploration_share: float
 ) -> dict[str, dict[str, float]]:
-    """Of each method: the median time of an epoch, and the ratio to SGD-M within rounds with its 95 % interval.
+    """Median time of an epoch of each method, and the ratio to SGD-M within rounds with its 95 % interval.
 
     `lines` are those of metrics.jsonl, for blocks of so many `epochs` (a fraction, mostly). Rounds in which the method or
     SGD-M had to wait for a core are left out if enough others remain.

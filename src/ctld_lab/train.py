@@ -94,7 +94,7 @@ class Training:
     # ---- one stage ----
 
     def train_stage(self) -> None:
-        """From where the stage is to its end."""
+        """Train from where the stage is to its end."""
         self.begin_stage()
         if self.stage_step == 0:
             self.evaluate()
@@ -164,7 +164,7 @@ class Training:
 
     @property
     def step(self) -> int:
-        """Over all stages."""
+        """Steps taken over all stages."""
         return int(sum(self.config["steps"][: self.stage])) + self.stage_step
 
     def evaluate(self) -> None:
@@ -196,11 +196,11 @@ class Training:
             self.lines[1].append({"step": self.step, "stage": self.stage + 1} | line)
 
     def _heat(self) -> dict[str, Any]:
-        """What is known of the temperature of a stage; nothing where the method has none."""
+        """Summary of the temperature of a stage; empty where the method has none."""
         return {} if self.tempered is None else self.heat.summary(self.tempered.temperature)
 
     def result(self, *, diverged: bool) -> dict[str, Any]:
-        """What `result.json` holds."""
+        """Content of `result.json`."""
         judged = {} if diverged else self._judged()
         self._flush()
         if self.config.get("keep_parameters"):
@@ -218,7 +218,7 @@ class Training:
         return result | {"seconds": dict(self.clocks)}
 
     def _judged(self) -> dict[str, Any]:
-        """What the members predict together and, as `last_…`, the last of them alone, which the model is from now on."""
+        """Score the members together and, as `last_…`, the last of them alone, which the model is from now on."""
         if self.members is None:
             return {}
         members, workload = [sample.state for sample in self.members], self.workload
@@ -235,7 +235,7 @@ class Training:
         return splits | {"members": len(members)}
 
     def _tick(self, clock: str) -> None:
-        """What has passed since the last tick goes to `clock`."""
+        """Add the time since the last tick to `clock`."""
         now = time.perf_counter()
         self.clocks[clock] += now - self._ticked
         self._ticked = now
@@ -293,7 +293,7 @@ class Training:
         torch.set_rng_state(state["generator"])
 
     def _flush(self) -> None:
-        """To the disk."""
+        """Write lines to the disk."""
         for lines in self.lines:
             lines.flush(to_disk=True)
 

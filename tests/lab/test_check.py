@@ -220,6 +220,8 @@ def test_twenty_half_trips_are_needed():
 def test_what_is_certain_and_what_matters():
     within = judge(made_up(trips=40, mean=1.015, deviation=0.05))
     assert exit_code(within) == 0
+    assert within[0].verdict == "biased"
+    assert len(remedies(within, Settings(integrator="ubu"))) == 2  # of the thermometer, and of the others
     assert within[0].z > verdicts.SIGNIFICANT
     assert within[0].note in ("+1.4 %", "+1.5 %", "+1.6 %")
     assert exit_code(judge(made_up(trips=40, mean=1.015, deviation=0.05), tolerance=0.01)) == 1

@@ -60,6 +60,14 @@ def test_tensors_and_floats_come_back_to_the_bit(tmp_path):
     assert loaded["inf"] == -math.inf
 
 
+def test_the_same_state_is_the_same_bytes(tmp_path):
+    made = set()
+    for count in range(8):  # the keys of safetensors' metadata once came in any order
+        save_checkpoint(tmp_path / f"{count}.safetensors", {"weight": torch.ones(3), "name": "é"})
+        made.add((tmp_path / f"{count}.safetensors").read_bytes())
+    assert len(made) == 1
+
+
 def test_what_could_execute_is_not_stored(tmp_path):
     with pytest.raises(TypeError, match="function"):
         save_checkpoint(tmp_path / "c.safetensors", {"f": lambda: None})

@@ -147,6 +147,14 @@ def test_runs_that_are_not_evaluated_on_their_way_are_timed_as_a_whole(study):
     assert runs[1].forecast(runs) == pytest.approx(60.0)
 
 
+def test_a_published_study_has_no_runs_and_says_how_many_there_were(study, capsys):
+    write_json(study.path / "study.json", study.description() | {"published": "36 runs done"})
+    assert table(capsys, study.path).endswith("36 runs done\n")
+    with pytest.raises(SystemExit):
+        cli.main(["list", str(study.path)])
+    assert "36 runs done" in capsys.readouterr().out
+
+
 def test_a_strangers_records_are_told_and_not_obeyed(study, capsys):
     write_json(study.path / "study.json", {"study": "\x1b[31mred", "scale": "paper"})
     add(study, "a", step=50)

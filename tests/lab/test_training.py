@@ -129,6 +129,28 @@ def test_interrupted_anywhere_it_ends_in_the_same_bits(tmp_path, method):
     assert not run.checkpoint.exists()
 
 
+def test_in_bfloat16_it_ends_in_the_same_bits_and_in_others_than_in_full_precision(tmp_path, monkeypatch):
+    """The state that the text's network carries from step to step stays in the number format of its parameters."""
+    text = np.random.default_rng(1).integers(97, 103, 3000, dtype=np.uint8)
+
+    def build(config):
+        sizes = {"hidden": 7, "layers": 2, "batch_size": 5, "length": 9, "curve_characters": 100}
+        alphabet = np.arange(97, 103, dtype=np.uint8)
+        return workloads.CharLSTM(text, text[:900], alphabet=alphabet, held_out_name="test", seed=3, **sizes)
+
+    monkeypatch.setattr(workloads, "build", build)
+    options = {"steps": [20], "autocast": "bfloat16", "keep_parameters": True}
+    whole, _ = execute(tmp_path / "whole", "ctld", **options)
+    run, state = execute(tmp_path / "stopped", "ctld", StopAt(9), **options)
+    assert state == "interrupted"
+    assert {part.dtype for part in load_checkpoint(run.checkpoint)["workload"]["carried"]} == {torch.float32}
+    run, _ = execute(tmp_path / "stopped", "ctld", **options)
+    assert record(run) == record(whole)
+    full, _ = execute(tmp_path / "full", "ctld", **options | {"autocast": None})
+    file = "parameters.safetensors"
+    assert (run.path / file).read_bytes() == (whole.path / file).read_bytes() != (full.path / file).read_bytes()
+
+
 def test_killed_between_checkpoints_it_ends_in_the_same_bits(tmp_path, monkeypatch):
     """A kill is a run that never gets to the end: lines are written that no checkpoint vouches for."""
     whole, _ = execute(tmp_path / "whole", "ctld")

@@ -26,7 +26,7 @@ WORDS = {"interrupted": "stopped"}
 
 @dataclass(frozen=True)
 class Machinery:
-    """How runs execute; decides how long they take, not what comes out."""
+    """Settings of the execution; they decide how long runs take, not what comes out."""
 
     engine: str | None = None
     workers: int | None = None
@@ -34,7 +34,7 @@ class Machinery:
     ray_address: str | None = None
 
     def alone(self) -> Self:
-        """For a single run."""
+        """The same for a single run."""
         return replace(self, workers=1)
 
     def execute(self, paths: Sequence[Path], console: Console, title: str) -> dict[Path, str]:
@@ -88,7 +88,7 @@ def run_study(
 
 
 def introduce(study: Study, request: Request, directory: Path) -> str:
-    """What is about to be done, and where."""
+    """Say what is about to be done, and where."""
     seeds = f"{len(request.seeds)} seed{'s' * (len(request.seeds) != 1)}"
     parts = [", ".join(request.methods), seeds, str(request.data.get("name", ""))]
     return f"{study.title} ({study.figure}, {request.scale}): {'; '.join(filter(None, parts))} → {directory}"
@@ -137,7 +137,7 @@ def _number_format(request: Request, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_over(path: Path) -> bool:
-    """Whether nothing is left to do: a run that was killed when its result was written has its checkpoint to be removed."""
+    """True if nothing is left to do; a run killed when its result was written still has a checkpoint to be removed."""
     return RunDirectory(path).result() is not None and not any(path.glob("checkpoint*.safetensors"))
 
 

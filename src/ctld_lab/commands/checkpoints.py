@@ -43,7 +43,7 @@ def publish(study: StudyDirectory, output: Path, console: Console) -> None:
 
 
 def published(study: StudyDirectory, output: Path, name: str) -> RunDirectory:
-    """Where the checkpoint of a run lies among those that are published."""
+    """Return where the checkpoint of a run lies among those that are published."""
     kind = str(study.description().get("study"))
     if not is_name(kind):
         raise RecordError(f"{study.path / 'study.json'} calls its study {kind!r}, which is no name")

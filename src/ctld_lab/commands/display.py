@@ -1,4 +1,4 @@
-"""What a terminal shows while commands are at work."""
+"""Display of commands at work, on a terminal."""
 
 import threading
 import time
@@ -20,7 +20,7 @@ INTERVAL = 0.5  # seconds
 
 
 def total_steps(config: dict[str, Any]) -> int | None:
-    """Of the whole run, or rounds where it counts those; None if only the run itself knows, or if it makes no sense."""
+    """Steps of the whole run, or its rounds; None if only the run itself knows, or if they make no sense."""
     steps = config.get("steps", config.get("rounds"))
     try:
         return None if steps is None else max(1, int(sum(steps) if isinstance(steps, list) else steps))
@@ -33,7 +33,7 @@ def first_line(text: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As people say it."""
+    """A duration as people say it."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, hours = seconds / 60, seconds / 3600
@@ -58,7 +58,7 @@ class Left(progress.TimeRemainingColumn):
 def bars(
     console: Console, *columns: progress.ProgressColumn, width: int = 24, refresh: bool = True
 ) -> progress.Progress:
-    """What shows how far a command is, where there is a terminal; with these columns after the bar."""
+    """Bars that show how far a command is, where there is a terminal; with these columns after the bar."""
     shown = (progress.TextColumn("{task.description}"), progress.BarColumn(bar_width=width), *columns)
     return progress.Progress(
         *shown,
@@ -73,7 +73,7 @@ def bars(
 
 
 class Display:
-    """On a terminal: one bar over all runs, with the rate and the time left. Everywhere: a line for each run that has ended.
+    """One bar over all runs, on a terminal; everywhere a line for each run that has ended.
 
     How far the runs are is read from their directories, and so the same for every engine.
     """

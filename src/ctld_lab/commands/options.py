@@ -1,4 +1,4 @@
-"""What several commands of `ctld` share: options, sentences and tables."""
+"""Options, sentences and tables that several commands of `ctld` share."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -58,12 +58,12 @@ def _gone(ranks: int | None) -> None:
 
 
 Ranks = Annotated[int | None, typer.Option(hidden=True, callback=_gone)]
-"""Of version 0.2; until 0.4 it says where it went."""
+"""An option of version 0.2; until 0.4 it says where it went."""
 DataDir = Annotated[Path | None, option("DIR", "Where data sets lie.", "$CTLD_DATA, then the user's cache")]
 
 
 def examples(*lines: str) -> str:
-    """For the end of a help: one a line, none wrapped into another."""
+    """Examples for the end of a help, one a line."""
     return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 

@@ -1,4 +1,4 @@
-"""From what was typed to a `Request`. Whatever is wrong with it is refused here, before any work."""
+"""A `Request` from what was typed. Whatever is wrong with it is refused here, before any work."""
 
 import os
 import shlex
@@ -16,7 +16,7 @@ PATHS = ("tuned", "text", "data_dir")
 
 @dataclass(frozen=True)
 class Order:
-    """What `ctld run` was asked for, as typed, its machinery aside; kept as JSON in study.json, for `ctld resume`."""
+    """An order to `ctld run`, as typed, its machinery aside; kept as JSON in study.json, for `ctld resume`."""
 
     study: str
     scale: str
@@ -32,7 +32,7 @@ class Order:
     tensorboard: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from the defaults, with whole paths."""
+        """Return what differs from the defaults, with whole paths."""
         return {
             field.name: str(value.absolute()) if isinstance(value, Path) else value
             for field in fields(self)
@@ -41,7 +41,7 @@ class Order:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """What `to_json` made; a TypeError for anything else."""
+        """Return the order that `to_json` stored; raise a TypeError for anything else."""
         kinds = {"trials": int, "autocast": bool, "report": bool, "tensorboard": bool}
         for name, value in stored.items():
             if type(value) is not kinds.get(name, str):
@@ -49,7 +49,7 @@ class Order:
         return cls(**stored | {name: Path(stored[name]) for name in PATHS if name in stored})
 
     def command(self) -> str:
-        """What to type for the same numbers, for people."""
+        """Return what to type for the same numbers."""
         study = str(Path(self.study).absolute()) if is_file(self.study) else self.study
         words = ["ctld", "run", study]
         for name, value in self.to_json().items():
@@ -60,7 +60,7 @@ class Order:
 
 
 def is_file(study: str) -> bool:
-    """Whether a study of the user's own is meant, rather than one by its name."""
+    """True if a study of the user's own is meant, rather than one by its name."""
     return study.endswith(".py")
 
 
@@ -90,7 +90,7 @@ def default_scale(study: str) -> str:
 
 
 def build(order: Order, study: Study) -> Request:
-    """With data found and identified."""
+    """Return the request, with data found and identified."""
     if order.scale not in study.scales:
         raise Refusal(unknown("scale", order.scale, study.scales))
     settings = dict(study.scales[order.scale])
@@ -177,7 +177,7 @@ def find_data(order: Order, study: Study, default: str | None) -> dict[str, Any]
 
 
 def _see(name: str) -> None:
-    """That the files of a data set are there."""
+    """Raise an error unless the files of a data set are there."""
     from ctld_lab.data import DATASETS
     from ctld_lab.data.locate import find
 

@@ -74,7 +74,7 @@ def list_(
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is, and how long its steps took, by stage."""
+    """Progress of a run, and the time of its steps by stage."""
 
     name: str
     state: str

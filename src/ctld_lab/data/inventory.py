@@ -1,4 +1,4 @@
-"""What is there, and whether it is whole: for `ctld data list` and `ctld data verify`."""
+"""Inventory of the data sets, for `ctld data list` and `ctld data verify`."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ class FileCheck:
 
 
 def status(data_dir: Path | None = None) -> list[Status]:
-    """Where each data set is, by name and size alone: nothing is read. `verify` reads."""
+    """Find each data set, by name and size alone: nothing is read. `verify` reads."""
     roots = search_path(data_dir)
     found = []
     for dataset in DATASETS.values():

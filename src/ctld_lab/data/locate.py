@@ -1,4 +1,4 @@
-"""Where files are looked for: the folder given, then `$CTLD_DATA`, then the user's cache folder.
+"""Places in which files are looked for: the folder given, then `$CTLD_DATA`, then the user's cache folder.
 
 In each of these the folder of the data set's name comes first, because that is where fetching puts files: what was just
 fetched is found before what lay elsewhere.
@@ -28,7 +28,7 @@ def search_path(data_dir: Path | None = None) -> list[Path]:
 
 
 def destination(data_dir: Path | None = None) -> Path:
-    """Where `fetch` puts files: the first folder to look in. One that does not exist is made then."""
+    """Return where `fetch` puts files: the first folder to look in. One that does not exist is made then."""
     return Path(data_dir) if data_dir is not None else search_path()[0]
 
 
@@ -73,7 +73,7 @@ def find(dataset: DataSet, file: DataFile, data_dir: Path | None = None) -> Path
 
 
 def fetch_command(dataset: DataSet, data_dir: Path | None, *, force: bool = False) -> str:
-    """What to type so that the next look finds good files, whether or not that shell has `$CTLD_DATA` too."""
+    """Return what to type so that the next look finds good files, even in a shell without `$CTLD_DATA`."""
     root = destination(data_dir)
     folder = "" if root == cache_folder() else f" --data-dir {shlex.quote(str(root))}"
     return f"ctld data fetch {dataset.name}{' --force' if force else ''}{folder}"

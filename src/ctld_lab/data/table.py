@@ -17,7 +17,7 @@ class DataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """What the network sends: the same bytes from each of `urls`, which are tried in order."""
+    """A file to download: the same bytes from each of `urls`, which are tried in order."""
 
     name: str
     size: int
@@ -61,7 +61,7 @@ class DataSet:
 
     @property
     def sha256(self) -> str | None:
-        """Of the file, if there is one; of the hexadecimal SHA-256s in the order of `files`, if there are several."""
+        """Digest of the file, or of the hexadecimal digests of several files in their order."""
         if self.embedded:
             return self.embedded_sha256
         if len(self.files) == 1:

@@ -1,4 +1,4 @@
-"""Where runs execute: in this process, in a pool of processes, or on Ray. All leave the same records.
+"""Executors of runs: this process, a pool of processes, or Ray. All leave the same records.
 
 Ctrl-C or SIGTERM asks the live runs to save a checkpoint and stop, and no other is begun; a second one kills.
 """

@@ -1,4 +1,4 @@
-"""On Ray: each run is a task, here or on a cluster whose machines share the directory. Needs the extra `distributed`."""
+"""Execution on Ray: each run is a task, here or on a cluster that shares the directory. Needs the extra `distributed`."""
 
 import importlib
 import os

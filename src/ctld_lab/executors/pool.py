@@ -1,4 +1,4 @@
-"""In a pool of processes. A worker that dies takes one run with it: that one is marked failed, and the others go on.
+"""A pool of processes. A worker that dies takes one run with it: that one is marked failed, and the others go on.
 
 Processes are spawned, not forked: a forked child hangs when it enters OpenMP. Each worker has a pipe of its own, so the
 parent knows who has which run, and a worker whose parent is gone sees the pipe's end, saves a checkpoint and leaves.
@@ -140,7 +140,7 @@ def work(pipe: Connection, threads: int) -> None:
 
 
 def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: Control) -> None:
-    """In a thread of its own, since a live run must hear that it should stop."""
+    """Listen in a thread of its own, since a live run must hear that it should stop."""
     try:
         while (order := pipe.recv()) != STOP:
             orders.put(order)
@@ -155,7 +155,7 @@ def _hear(pipe: Connection, orders: "queue.SimpleQueue[Path | None]", control: C
 
 
 def _outlive(control: Control) -> None:
-    """Without a parent: as long as a checkpoint or a result may be on its way, and no longer."""
+    """Live on without a parent as long as a checkpoint or a result may be on its way, and no longer."""
     end = time.monotonic() + GRACE
     last = time.monotonic()  # that there was something to save
     while time.monotonic() < min(end, last + FAREWELL):

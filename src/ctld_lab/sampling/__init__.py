@@ -1,1 +1,1 @@
-"""What the sampler does where the answer is known: runs without a network."""
+"""Runs of the sampler where the answer is known: no network, no data."""

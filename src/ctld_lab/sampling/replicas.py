@@ -49,7 +49,7 @@ class Alphas:
 
     @property
     def V_b(self) -> Array:
-        """Of shape (n, K + 1)."""
+        """The bias on the nodes, of shape (n, K + 1)."""
         return self._V_b[:, REACH + 1 : REACH + K + 2]
 
     def _z(self) -> Array:

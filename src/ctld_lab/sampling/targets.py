@@ -39,16 +39,16 @@ class Quantity:
     expected: float = math.nan
     """NaN where only another algorithm knows."""
     scale: float = math.nan
-    """What an error is relative to: the value itself, or a standard deviation where the value may be zero."""
+    """The unit of its errors: the value itself, or a standard deviation where the value may be zero."""
     across: bool = False
-    """Whether it rests on crossings of the barrier; such ones only `ctld check` looks at."""
+    """True if it rests on crossings of the barrier; only `ctld check` looks at such quantities."""
     checked: bool = True
-    """Whether `ctld check` looks at it."""
+    """True if `ctld check` looks at it."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is sampled, and what is known of the answer."""
+    """A potential to sample, and what is known of the answer."""
 
     name: str
     start: Array
@@ -63,14 +63,14 @@ class Target:
     momentum: float = math.nan
     center: Array | float = 0.0
     num_data: float = 1000.0
-    """Of the targets without data as good as any number but 1, which would hide a wrong unit."""
+    """Any number but 1, which would hide a wrong unit, where a target has no data."""
     weight_decay: float = 0.0
     spreads: bool = False
-    """Whether the variance of each quantity is compared too."""
+    """True if the variance of each quantity is compared too."""
     place: Callable[[Array], NDArray[np.int64]] | None = None
-    """In which mode each of many θ is; −1 between modes."""
+    """The mode in which each of many θ is; −1 between modes."""
     cell: Callable[[Array], NDArray[np.int64]] | None = None
-    """To which mode it belongs; none is left out."""
+    """The mode to which each belongs; none is left out."""
     weights: Array | None = None
     """The share of each cell."""
 
@@ -313,4 +313,4 @@ BUILDERS: dict[str, Callable[[], Target]] = {
     "network": network,
 }
 CHECKED = ("gaussian", "anisotropic", "double-well", "funnel", "regression")
-"""What `ctld check` samples."""
+"""The targets of `ctld check`."""

@@ -94,7 +94,7 @@ def run(directory: RunDirectory, config: dict[str, Any], control: Control) -> di
 
 @dataclass(frozen=True)
 class Averages:
-    """Of each chain (columns), over the first L steps for every L (rows)."""
+    """Averages of each chain (columns), over the first L steps for every L (rows)."""
 
     steps: list[int]
     energy: Array
@@ -104,11 +104,11 @@ class Averages:
     limit: Array
     """The same over the second half of the run, by chain."""
     cold: tuple[Array, Array]
-    """Over the second half, by chain: sum of U − Ū(1) over the steps with g = 1, and the number of these."""
+    """Sums over the second half, by chain: U − Ū(1) over the steps with g = 1, and the number of these."""
 
 
 def describe(averages: Averages, step_size: float) -> dict[str, Any]:
-    """Of one step size: the limits, bias and mean square error for each L, and the slopes against Lη."""
+    """Limits, bias and mean square error of one step size for each L, and the slopes against Lη."""
     limit, limit_error = _mean(averages.limit)
     cold_error, cold_steps = averages.cold
     cold_limit = float(cold_error.sum() / cold_steps.sum())
@@ -232,7 +232,7 @@ def against_noise(lines: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """What `power_law` found. A misfit far above 1 says that there is no such law."""
+    """Result of `power_law`. A misfit far above 1 says that there is no such law."""
 
     exponent: float
     error: float
@@ -259,7 +259,7 @@ def power_law(x: Array, y: Array, error: Array) -> PowerLaw:
 
 
 def _mean(values: Array) -> tuple[float, float]:
-    """Over chains, with its standard error."""
+    """Mean over chains, with its standard error."""
     return float(values.mean()), float(values.std(ddof=1) / math.sqrt(values.size))
 
 

@@ -23,7 +23,7 @@ OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}
 
 
 def build(config: dict[str, Any]) -> Workload:
-    """For a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
+    """Make the workload of a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
     options = dict(config["workload"])
     name = options.pop("name")
     if name in OWN:
@@ -93,7 +93,7 @@ def load_images(name: str, sha256: str) -> data.Images:
 
 @lru_cache(maxsize=1)
 def load_text(name: str, path: str | None, sha256: str) -> tuple[data.Text, NDArray[np.uint8]]:
-    """As `load_images`, with the bytes that occur in it."""
+    """Load a text, as `load_images` does, with the bytes that occur in it."""
     text = data.load_text(name) if path is None else data.load_text_file(Path(path))
     _check(path or name, text.sha256, sha256)
     occurs = np.zeros(256, dtype=bool)

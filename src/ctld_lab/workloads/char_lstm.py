@@ -108,7 +108,7 @@ class CharLSTM(Workload):
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
-        """Of a thorough evaluation, training text is read as far as the text held out is long."""
+        """Nats, bits and perplexity. A thorough evaluation reads as much training text as is held out."""
         metrics = {}
         held_out = min(rows.shape[1] for rows in self._texts.values())
         columns = held_out if thorough else min(held_out, self._curve_characters // self.batch_size + 1)
@@ -124,7 +124,7 @@ class CharLSTM(Workload):
 
     @torch.no_grad()
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
-        """Of what the members predict together, each with a state of its own; nll is in nats per character."""
+        """Score what the members predict together, each with a state of its own; nll is in nats per character."""
         judged, text = Metrics(), self._texts[self._held_out_name]
         states = [self._rest() for _ in members]
         for start in range(0, max(text.shape[1] - self.length, 1), self.length):

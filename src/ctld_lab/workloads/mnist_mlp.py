@@ -69,7 +69,7 @@ class MnistMLP(Workload):
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
-        """Of the model as it is; thorough is on all that is held out, and on as many images of the training set."""
+        """Score the model as it is; thorough is on all that is held out, and on as many images of the training set."""
         held_out = len(self._data[self._held_out_name][1])
         count = held_out if thorough else min(held_out, self._curve_rows)
         found = {split: self._judge(split, [{}], count) for split in self._data}
@@ -77,7 +77,7 @@ class MnistMLP(Workload):
 
     @torch.no_grad()
     def judge(self, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
-        """Of what the members predict together, on all that is held out."""
+        """Score what the members predict together, on all that is held out."""
         split = self._held_out_name
         return {split: self._judge(split, members, len(self._data[split][1]))}
 

@@ -141,7 +141,7 @@ class SdA(Workload):
 
     @torch.no_grad()
     def evaluate(self, *, thorough: bool) -> dict[str, dict[str, float]]:
-        """Without dropout; thorough is on all that is held out, and on as many images of the training set."""
+        """Errors without dropout; thorough is on all that is held out, and on as many images of the training set."""
         trained = [self.stacks[stage].eval() for stage in range(self._stage + 1)]
         count = min(map(len, self._pixels.values())) if thorough else self._curve_rows
         metrics = {}
@@ -159,7 +159,7 @@ class SdA(Workload):
         return metrics
 
     def probe(self, size: int | None = None) -> Probe:
-        """Of the image that comes back through the whole stack, by all parameters.
+        """The error of the image that comes back through the whole stack, by all parameters.
 
         That is the model whose test error counts, but no stage has minimised it: the gradient need not be small. A stage's own
         loss would not do, since a layer whose codes have died is flat.

@@ -1,4 +1,4 @@
-"""What the training loop asks of a workload. A workload knows nothing of optimizers, methods or files of results."""
+"""The interface of workloads. A workload knows nothing of optimizers, methods or files of results."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,14 +16,14 @@ from ctld_lab.streams import numpy_generator
 
 @dataclass(frozen=True)
 class Probe:
-    """What flatness is measured of: a loss of fixed training data in eval mode, the same at every call and for every method."""
+    """A loss on fixed training data in eval mode, the same at every call and for every method: flatness is measured of it."""
 
     loss: Callable[[], Tensor]
     parameters: list[nn.Parameter]
     """All that it depends on."""
     examples: int
     what: str
-    """Of what it is the loss, in words."""
+    """The loss in words."""
     metric: str
     """The same of test data, by its name in the result of a run."""
 
@@ -49,7 +49,7 @@ def mean_state(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def in_percent(metrics: Metrics) -> dict[str, float]:
-    """As records have it: nll in nats, Brier score from 0 to 2, error and calibration error in percent."""
+    """Metrics as records have them: nll in nats, Brier score from 0 to 2, error and calibration error in percent."""
     found = metrics.compute()
     return {"nll": found["nll"], "error": 100.0 * found["error"], "ece": 100.0 * found["ece"], "brier": found["brier"]}
 
@@ -72,7 +72,7 @@ class Shuffled:
 
 
 class Workload:
-    """What the training loop asks of a model with its data, loss and metrics.
+    """A model with its data, loss and metrics, as the training loop asks for it.
 
     `model`, `num_data`, `batch_size`, `loss` and `evaluate` are a workload's own. Training has one stage or, where it is
     greedy, several.
@@ -106,14 +106,14 @@ class Workload:
         raise NotImplementedError(f"{type(self).__name__} says no loss whose flatness could be measured")
 
     def epochs(self, step: int) -> float:
-        """How often the data of the stage have been seen after `step` steps."""
+        """Number of times the data of the stage have been seen after `step` steps."""
         return step * self.batch_size / self.num_data
 
     def num_parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs besides the configuration."""
+        """State that a checkpoint needs besides the configuration."""
         return dict(self.model.state_dict())
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class Workload:
 
 
 def judged(workload: Workload, members: Sequence[Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
-    """By split, what the members predict together and, as `last_…`, the last of them alone."""
+    """Score, by split, what the members predict together and, as `last_…`, the last of them alone."""
     last = workload.judge(members[-1:])
     together = workload.judge(members) if len(members) > 1 else last
     return {
