@@ -38,7 +38,7 @@ BINS, BATCHES, RESAMPLES = 15, 50, 400
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that are checked. `lr` is relative: lr·curvature of SGD, in the stiffest direction; stable below 2(1 + momentum)."""
+    """Settings that are checked. `lr` is times the stiffest curvature; steps are stable below 2(1 + momentum)."""
 
     lr: float = 0.1
     momentum: float = 0.9

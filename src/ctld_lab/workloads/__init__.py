@@ -23,7 +23,7 @@ OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}
 
 
 def build(config: dict[str, Any]) -> Workload:
-    """Make the workload of a run's configuration. While tuning, what is held out comes from the training data; test data stay unseen."""
+    """Make the workload of a run. While tuning, what is held out comes from the training data; test data stay unseen."""
     options = dict(config["workload"])
     name = options.pop("name")
     if name in OWN:
