@@ -14,6 +14,7 @@ docs/ensembles.md has the whole of it.
 
 from ctld.ensembles.averages import Calibration
 from ctld.ensembles.collector import SampleCollector
+from ctld.ensembles.conformal import ConformalIntervals, ConformalSets, conformal
 from ctld.ensembles.ensemble import Ensemble, ensemble_of
 from ctld.ensembles.fit import fit_ensemble
 from ctld.ensembles.metrics import Metrics, auroc, risk_coverage, smooth_ece
@@ -24,6 +25,8 @@ from ctld.ensembles.traces import traces
 
 __all__ = [
     "Calibration",
+    "ConformalIntervals",
+    "ConformalSets",
     "Ensemble",
     "Metrics",
     "MultilabelPrediction",
@@ -35,6 +38,7 @@ __all__ = [
     "SampleRecord",
     "Task",
     "auroc",
+    "conformal",
     "ensemble_of",
     "fit_ensemble",
     "predict",

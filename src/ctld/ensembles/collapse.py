@@ -37,7 +37,7 @@ class MeanLoss:
         self._sum: float | Tensor = 0.0
 
     def add(self, loss: float | Tensor) -> None:
-        if isinstance(loss, Tensor):
+        if type(loss) is not float and isinstance(loss, Tensor):
             loss = loss.detach().reshape(()).to(wide_dtype(loss.device))
         self._sum = self._sum + loss
         self.count += 1
@@ -107,8 +107,8 @@ class CollapseWatch:
         if self._hot_windows == 2:
             self._warn(
                 "explored",
-                f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: its noise has undone what "
-                "was learned",
+                f"exploration is at a loss of {mean:.3g}, far above the {start:.3g} at the start: what was learned is "
+                "undone",
             )
         # In the first cycle there is nothing to undo yet; that it learns at all must be seen after a while.
         lost = mean > start if best is None else mean > best + 0.5 * self._scale(start, best)

@@ -17,14 +17,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from ctld.checks import NonFiniteError, integer, real, warn_user
-from ctld.cycles import cycle_factor
 from ctld.ensembles import calibration, saving
 from ctld.ensembles.averages import Calibration, calibration_from_plain
 from ctld.ensembles.collapse import CollapseWatch, MeanLoss, size_of_weights
 from ctld.ensembles.collector import SampleCollector
+from ctld.ensembles.cycles import CyclesLR, LearningRates
 from ctld.ensembles.groups import named_groups, names_of_groups
 from ctld.ensembles.handed import FirstSteps, Losses
 from ctld.ensembles.history import History
@@ -32,14 +31,7 @@ from ctld.ensembles.inputs import Inputs
 from ctld.ensembles.prediction import AnyPrediction, Forward, Prediction, RegressionPrediction, averaged, finished
 from ctld.ensembles.samples import Keep, SampleRecord, bare, bounded, restore, size_of_sample
 from ctld.ensembles.task import Head, Task, TaskName, as_task, task_of_loss
-from ctld.ensembles.temperature import (
-    EXPLORATION,
-    cycles_that_fit,
-    ensemble_temperature,
-    has_norm_layers,
-    mean_ratio,
-    noise_spread,
-)
+from ctld.ensembles.temperature import chosen_cycles, ensemble_temperature, has_norm_layers, mean_ratio, noise_spread
 from ctld.ensembles.temperings import Named, named_tempering
 from ctld.observing import TakesLoss
 from ctld.optimizers import CTLD
@@ -242,29 +234,14 @@ class Ensemble:
         steps_per_epoch: float | None,
         exploration: float | None,
     ) -> None:
-        self.total_steps = integer("total_steps", total_steps, at_least=1)
-        if steps_per_epoch is not None:
-            steps_per_epoch = real("steps_per_epoch", steps_per_epoch, above=0)
-        if cycles == "auto":
-            self.cycles = cycles_that_fit(self.total_steps, steps_per_epoch)
-            _log.info(
-                'cycles="auto": %s', f"{self.cycles} cycles" if self.cycles > 1 else "the run is short: one long run"
-            )
-            if exploration is None and self.cycles == 1:
-                exploration = 0.0
-        else:
-            self.cycles = integer("cycles", cycles, at_least=1)
-        exploration = EXPLORATION if exploration is None else exploration
-        self.cycle_steps = self.total_steps // self.cycles
-        if self.cycle_steps < 2:
-            left = f"{self.cycle_steps} for each of {self.cycles} cycles"
-            raise ValueError(f"total_steps = {total_steps} leave {left}: give more steps, or fewer cycles")
-        share = real("exploration", exploration, at_least=0, below=1)
-        self.exploration_steps = min(int(share * self.cycle_steps), self.cycle_steps - 1)
+        self._cycles = made = chosen_cycles(total_steps, cycles, steps_per_epoch, exploration)
+        self.total_steps, self.cycles = made.total_steps, made.number
+        self.cycle_steps, self.exploration_steps = made.steps, made.exploration_steps
+        self._tail_steps = max(1, round(TAIL * self.cycle_steps))
         self.rebuild: dict[str, Any] = {
             "total_steps": self.total_steps,
             "cycles": self.cycles,
-            "exploration": share,
+            "exploration": self._cycles.exploration,
         }
         """What `load` builds it with again."""
 
@@ -281,6 +258,7 @@ class Ensemble:
         """Put the parts together, and follow the optimizer."""
         self.model, self.guard, self._task = model, bool(guard), task
         self.optimizer: Any = optimizer
+        self._tempered = isinstance(optimizer, CTLD)
         at_most = self.cycles if members is None else integer("members", members, at_least=1)
         folder = None if members_on == "cpu" else members_on
         self.collector = SampleCollector(model, optimizer, at_most=at_most, keep=keep, folder=folder)
@@ -293,17 +271,16 @@ class Ensemble:
         self._tail = MeanLoss()
         self._history = History(self.total_steps)
         self._said: list[str] = []
-        self._scheduler: LRScheduler | None = None
+        self._scheduler: CyclesLR | None = None
         self._watch = CollapseWatch(self._remedy(), self._size(), self._weights()[0].device, guard=self.guard)
         self._first_steps = FirstSteps(self._weights())
         self._drop_leftovers()
-        self._lrs: list[float] = []
-        self._schedule()
+        self._rates = LearningRates(optimizer, self._cycles)
         self._attach()
         self.rebuild |= {"members": at_most, "keep": keep, "guard": self.guard}
 
     def _attach(self) -> None:
-        if isinstance(self.optimizer, CTLD):
+        if self._tempered:
             self.optimizer.listener = self._follow
         else:
             self.optimizer.register_step_post_hook(self._count)
@@ -324,21 +301,21 @@ class Ensemble:
     @property
     def steps(self) -> int:
         """How many steps were done."""
-        return self.optimizer.steps if isinstance(self.optimizer, CTLD) else self._steps
+        return int(self.optimizer.clock.steps) if self._tempered else self._steps
 
     @property
     def done(self) -> bool:
         """True if all cycles are over."""
-        return self.steps >= self.cycles * self.cycle_steps
+        return self.steps >= self._cycles.last
 
     @property
     def temperature(self) -> float:
         """T, given or chosen; where it is adapted, what it is now. 0 around another optimizer."""
-        if not isinstance(self.optimizer, CTLD):
+        if not self._tempered:
             return 0.0
         control = self.optimizer.tempering
         ratio = control.temperature_ratio if isinstance(control, AdaptedTemperature) else 1.0
-        return self.optimizer.temperature * ratio
+        return float(self.optimizer.temperature * ratio)
 
     @property
     def loss(self) -> Callable[[Any, Tensor], Tensor]:
@@ -346,10 +323,10 @@ class Ensemble:
         return self._known_task().loss
 
     @property
-    def scheduler(self) -> LRScheduler:
+    def scheduler(self) -> CyclesLR:
         """A scheduler for frameworks that want one. It sets the lr that the cycles set anyway."""
         if self._scheduler is None:
-            self._scheduler = _CyclesLR(self)
+            self._scheduler = CyclesLR(self)
         return self._scheduler
 
     def watch(self, loss: Tensor, *, scaler: Any = None) -> Tensor:
@@ -363,7 +340,7 @@ class Ensemble:
         if loss.requires_grad:
             self._first_steps.end()
             self._infer(loss)
-            if not isinstance(self.optimizer, CTLD):
+            if not self._tempered:
                 self._losses.watch(loss, self.optimizer, scaler)
         return self.optimizer.watch(loss, scaler=scaler) if isinstance(self.optimizer, TakesLoss) else loss
 
@@ -379,12 +356,14 @@ class Ensemble:
         scaler : GradScaler, optional
             Which has scaled the loss before `backward`: it unscales the gradients, takes the step or skips it, and is updated.
         """
-        self.settle()
-        if self.done:
+        steps = self.steps
+        if steps != self._settled:
+            self.settle()
+        if steps >= self._cycles.last:
             self._say_that_it_is_over()
             self._clear_gradients()
             return None
-        if all(each.grad is None for group in self.optimizer.param_groups for each in group["params"]):
+        if not self._has_gradients():
             raise RuntimeError("no parameter has a gradient; call loss.backward() before ensemble.step(loss)")
         if loss is not None:
             if not self._first_steps.over:
@@ -405,16 +384,24 @@ class Ensemble:
         return self._kept
 
     def _step(self, loss: Tensor | float | None, scaler: Any) -> None:
-        handed: dict[str, Any] = {}
-        if isinstance(self.optimizer, TakesLoss):
-            handed = {} if loss is None else {"loss": loss}
-        if loss is not None and not isinstance(self.optimizer, CTLD):
+        if self._tempered and scaler is None:
+            self.optimizer.step(None, loss=loss)
+            return
+        handed = {} if loss is None or not isinstance(self.optimizer, TakesLoss) else {"loss": loss}
+        if loss is not None and not self._tempered:
             self._losses.parts = [loss.detach() if isinstance(loss, Tensor) else loss]
         if scaler is None:
             self.optimizer.step(**handed)
         else:
             scaler.step(self.optimizer, **handed)
             scaler.update()
+
+    def _has_gradients(self) -> bool:
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    return True
+        return False
 
     def _count(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         """Follow a step of an optimizer that does not count."""
@@ -424,37 +411,44 @@ class Ensemble:
     def _follow(self, result: Any, losses: list[Any]) -> None:
         """Do all but the step itself, after each one that the optimizer has taken, whoever has called it."""
         steps = self.steps
-        if steps > self.cycles * self.cycle_steps:
+        if steps > self._cycles.last:
             self._say_that_it_goes_on()
             return
         if self._task is None and isinstance(result, Tensor):
             self._infer(result)
         position = (steps - 1) % self.cycle_steps + 1
-        exploring = position <= self.exploration_steps
+        explores = self.exploration_steps
         if losses:
             loss = losses[0] if len(losses) == 1 else sum(losses)
-            self._change_temperature(
-                self._watch.hear(loss, exploring=exploring, late=2 * position > self.exploration_steps)
-            )
+            factor = self._watch.hear(loss, exploring=position <= explores, late=2 * position > explores)
+            if factor != 1:
+                self._change_temperature(factor)
             self._history.add(steps, loss)
-            if position > self.cycle_steps - max(1, round(TAIL * self.cycle_steps)):
+            if position > self.cycle_steps - self._tail_steps:
                 self._tail.add(loss)
-        if position == self.exploration_steps and self.temperature > 0:
-            self._watch.noise_ended(self._size(), noise_spread(self.optimizer))
-        if position == self.exploration_steps and isinstance(self.optimizer, CTLD):
+        if position == explores and self._tempered:
+            if self.temperature > 0:
+                self._watch.noise_ended(self._size(), noise_spread(self.optimizer))
             self.collector.update()  # the thermometer's reading
-        self._schedule()
-        self.settle()
+        foreign = self._rates.foreign()
+        if foreign is not None:
+            self._say_that_lr_is_foreign(foreign)
+        if position >= explores or foreign is not None:  # else lr stays
+            self._rates.set(steps)
+        if position == self.cycle_steps:
+            self.settle()
+        else:
+            self._settled = steps
 
     def settle(self) -> None:
         """Finish what an interruption has cut off after a step: a member is not lost to Ctrl-C."""
         steps = self.steps
         if self._settled == steps:
             return
-        if steps % self.cycle_steps == 0 and self._ended < steps // self.cycle_steps <= self.cycles:
-            self._end_cycle()
-        if steps <= self.cycles * self.cycle_steps:
-            self._schedule()
+        if steps <= self._cycles.last:
+            if steps % self.cycle_steps == 0 and self._ended < steps // self.cycle_steps:
+                self._end_cycle()
+            self._rates.set(steps)
         self._settled = steps
 
     def _end_cycle(self) -> None:
@@ -475,37 +469,14 @@ class Ensemble:
         self._ended = self.steps // self.cycle_steps
 
     def _change_temperature(self, factor: float) -> None:
-        control = self.optimizer.tempering if isinstance(self.optimizer, CTLD) else None
+        control = self.optimizer.tempering if self._tempered else None
         if isinstance(control, AdaptedTemperature) and factor != 1:
             control.change(factor)
             _log.info("step %d: the temperature is now %.3g", self.steps, self.temperature)
 
     def factor(self, steps: int) -> float:
         """Return what lr is multiplied by after so many steps; 0 when all cycles are over."""
-        if steps >= self.cycles * self.cycle_steps:
-            return 0.0
-        return cycle_factor(steps, cycle_steps=self.cycle_steps, hold_steps=self.exploration_steps)
-
-    def _schedule(self) -> None:
-        """Set lr for the step to come, and say once if somebody else has set it."""
-        factor, groups = self.factor(self.steps), self.optimizer.param_groups
-        for number, group in enumerate(groups):
-            lr = factor * float(group.setdefault("initial_lr", float(group["lr"])))
-            if number == len(self._lrs):
-                self._lrs.append(float(group["lr"]))
-            found = float(group["lr"])
-            if found not in (self._lrs[number], lr):
-                self._say(
-                    "lr",
-                    f"lr was set to {found:.3g} by something else, and the cycle sets it back to {lr:.3g}. Leave schedulers "
-                    "out, and give the lr to Ensemble, or to Ensemble.load for the rest of a run",
-                )
-            if found != lr:
-                if isinstance(group["lr"], Tensor):
-                    group["lr"].fill_(lr)
-                else:
-                    group["lr"] = lr
-            self._lrs[number] = lr
+        return self._cycles.factor(steps)
 
     @torch.no_grad()
     def _put_back(self) -> bool:
@@ -544,6 +515,13 @@ class Ensemble:
                 "Ensemble as total_steps how many steps of the optimizer there are",
             )
 
+    def _say_that_lr_is_foreign(self, lr: float) -> None:
+        self._say(
+            "lr",
+            f"lr was set to {lr:.3g} by something else, and the cycle sets it back. Leave schedulers out, and give the lr to "
+            "Ensemble, or to Ensemble.load for the rest of a run",
+        )
+
     def _say(self, about: str, message: str) -> None:
         if about not in self._said:
             self._said.append(about)
@@ -554,7 +532,6 @@ class Ensemble:
         lr = max(float(group.get("initial_lr", group["lr"])) for group in self.optimizer.param_groups)
         if not self.temperature:
             return f"Give a lower lr (it is {lr:g})"
-        assert isinstance(self.optimizer, CTLD)
         return f"Give a lower temperature (it is {self.optimizer.temperature:.3g}) or a lower lr (it is {lr:g})"
 
     # ---- predicting ----
@@ -661,7 +638,7 @@ class Ensemble:
         """Return a matplotlib figure of the run: loss and lr by step, and the members where they were kept."""
         from ctld.ensembles.plots import plot_cycles
 
-        steps = range(self.cycles * self.cycle_steps)
+        steps = range(self._cycles.last)
         return plot_cycles(self._history, self.records, [self.factor(step) for step in steps])
 
     def _known_task(self) -> Task:
@@ -709,7 +686,7 @@ class Ensemble:
         self.collector.accept(entries)
         self._steps = self._settled = steps
         self._ended = steps // self.cycle_steps
-        self._lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._rates.accept()
         self._first_steps.end()
 
     def _checked(self, state: dict[str, Any]) -> Any:
@@ -726,7 +703,7 @@ class Ensemble:
             history.load_state_dict(state["history"])
         counted = dict(next(iter(state["optimizer"]["param_groups"]), ())).get("ctld_step")
         steps = bounded("steps", state.get("steps", counted))
-        if isinstance(self.optimizer, CTLD) and steps != counted:
+        if self._tempered and steps != counted:
             raise ValueError(f"steps must be the {counted} of the optimizer, got {steps}. Restore the state")
         entries = self.collector.checked(state["collector"])
         late = [record.step for record, _ in entries[0] if record.step > steps]
@@ -792,15 +769,12 @@ class Ensemble:
         if "keep" in changed:
             self.collector.keep = changed["keep"]
         self.rebuild |= {name: value for name, value in changed.items() if name not in about_task}
-        factor = self.factor(self.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = factor * float(group["initial_lr"])
-        self._lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._rates.set(self.steps)
 
     def _settings(self) -> dict[str, Any]:
         names = ("total_steps", "cycles", "exploration_steps")
         found = {name: getattr(self, name) for name in names}
-        return found | ({"num_data": self.optimizer.num_data} if isinstance(self.optimizer, CTLD) else {})
+        return found | ({"num_data": self.optimizer.num_data} if self._tempered else {})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -809,7 +783,7 @@ class Ensemble:
     def __repr__(self) -> str:
         where = f"step {self.steps} of {self.cycles} × {self.cycle_steps}"
         megabytes = size_of_sample(self.model) / 1e6
-        noise = f"T = {self.temperature:.3g}" if isinstance(self.optimizer, CTLD) else type(self.optimizer).__name__
+        noise = f"T = {self.temperature:.3g}" if self._tempered else type(self.optimizer).__name__
         return f"<Ensemble: {len(self)} members of {megabytes:.3g} MB, {where}, {noise}>"
 
     def _weights(self) -> list[Tensor]:
@@ -819,21 +793,6 @@ class Ensemble:
 
     def _size(self) -> float:
         return size_of_weights(self._weights())
-
-
-class _CyclesLR(LRScheduler):
-    """Sets lr to what the ensemble's cycles have set it to, however often it is stepped."""
-
-    def __init__(self, ensemble: Ensemble) -> None:
-        self._ensemble = ensemble
-        super().__init__(ensemble.optimizer)
-
-    def get_lr(self) -> list[float]:  # type: ignore[override]
-        factor = self._ensemble.factor(self._ensemble.steps)
-        return [factor * float(group["initial_lr"]) for group in self.optimizer.param_groups]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in super().state_dict().items() if name != "_ensemble"}
 
 
 def ensemble_of(optimizer: Any) -> Ensemble | None:

@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
-from ctld.checks import real
+from ctld.checks import integer, real
 from ctld.ensembles.collapse import size_of_weights
+from ctld.ensembles.cycles import Cycles
 from ctld.optimizers import CTLD
 from ctld.tempering import TemperatureControl
 
@@ -45,6 +46,21 @@ def cycles_that_fit(total_steps: int, steps_per_epoch: float | None) -> int:
     if steps_per_epoch is not None:
         fit = min(fit, int(total_steps / (EPOCHS * steps_per_epoch)))
     return max(1, min(MOST_CYCLES, fit))
+
+
+def chosen_cycles(
+    total_steps: int, cycles: int | Literal["auto"], steps_per_epoch: float | None, exploration: float | None
+) -> Cycles:
+    """Return the cycles of a run, those that were left out by the rule."""
+    total_steps = integer("total_steps", total_steps, at_least=1)
+    if steps_per_epoch is not None:
+        steps_per_epoch = real("steps_per_epoch", steps_per_epoch, above=0)
+    if cycles == "auto":
+        cycles = cycles_that_fit(total_steps, steps_per_epoch)
+        _log.info('cycles="auto": %s', f"{cycles} cycles" if cycles > 1 else "the run is short: one long run")
+        if exploration is None and cycles == 1:
+            exploration = 0.0
+    return Cycles(total_steps, cycles, EXPLORATION if exploration is None else exploration)
 
 
 def has_norm_layers(model: nn.Module) -> bool:
