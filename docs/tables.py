@@ -235,7 +235,6 @@ PLACES = {
     "docs/ensembles.md": (twelve, planned),
     "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
-    "docs/flatness.md": (flat,),
     "docs/paper.md": (paper_items, paper_fig_2, paper, digits),
 }
 

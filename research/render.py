@@ -106,7 +106,8 @@ def outdated() -> list[Path]:
 
 def findings_of(study: str) -> dict[str, Any]:
     """Return the findings of a study, made from its stored tables."""
-    made: dict[str, Any] = importlib.import_module(study).findings(RESEARCH / study / "results")
+    module = importlib.import_module(study)
+    made: dict[str, Any] = module.findings(getattr(module, "RESULTS", RESEARCH / study / "results"))
     return made
 
 

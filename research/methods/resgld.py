@@ -7,7 +7,7 @@ Two chains, at T and at ratio·T. With U₁ and U₂ the potentials of the cold 
 
 at the temperatures after the swap; each velocity is multiplied by the root of new over old T. s² is the variance of δ that
 minibatches make, from second differences of U₁ − U₂; with Gaussian noise of that variance the law is exact up to the step
-(docs/protocols/tact-resgld.md). Second differences see the chains' own motion too: take a small lr, or a momentum of 0.9,
+(research/methods/README.md). Second differences see the chains' own motion too: take a small lr, or a momentum of 0.9,
 or swaps are too rare and the cold chain is too narrow. Target: exp(−U/T) for the cold chain,
 exp(−U/(ratio·T)) for the hot one. momentum = 0 is the paper's SGLD.
 

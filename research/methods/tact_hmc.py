@@ -10,7 +10,7 @@ noise of minibatches on θ and on α. Target: exp(−g(α)·U/T), α uniform in 
 
 with c = 1 − momentum, the first z; s is `alpha_step`, p's thermal size; 1/g = 1 + (hottest − 1)·w³, w = (|α| − 0.1)/0.9, as in
 the authors' code. g and g′ are those at the α before the step. Why g² and g′², the laws, and where the authors' code does
-something else: docs/protocols/tact-resgld.md. Departures from that page: ⟨U⟩ at this α, in place of that of g′U, hears the
+something else: research/methods/README.md. Departures from that page: ⟨U⟩ at this α, in place of that of g′U, hears the
 present U first, so that a bin that is new exerts no force; z hears v after the step, as in `sgnht`, and is at most 1; and p
 is drawn anew beyond 25 s (the authors: beyond 0.25), and counted. Both bounds are met while the loss falls, and not after:
 descend first, or drop more steps.

@@ -284,10 +284,10 @@ def test_the_documents_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     torch.manual_seed(0)
-    for document in ("ensembles.md", "flatness.md"):
-        text = (ROOT / "docs" / document).read_text(encoding="utf-8")
+    for document in ("docs/ensembles.md", "research/flatness/README.md"):
+        text = (ROOT / document).read_text(encoding="utf-8")
         for number, example in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
-            exec(compile(textwrap.dedent(example), f"docs/{document}, example {number}", "exec"), names)
+            exec(compile(textwrap.dedent(example), f"{document}, example {number}", "exec"), names)
     assert len(list(names["collector"].of_kind("cycle"))) == 5
     assert len(list(names["trusted"])) <= len(list(names["collector"].of_kind("cold"))) > 0
     assert names["metrics"]["error"] < 0.3

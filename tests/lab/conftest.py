@@ -1,6 +1,7 @@
 """Each study at smoke scale, run once for all tests that look at what it left; and reports that are not drawn."""
 
 import json
+from pathlib import Path
 
 import pytest
 import smoke
@@ -16,7 +17,7 @@ def smoke_study(tmp_path_factory):
 
     def of(name):
         if name not in made:
-            made[name] = smoke.run(name, tmp_path_factory.mktemp("smoke") / name)
+            made[name] = smoke.run(name, tmp_path_factory.mktemp("smoke") / Path(name).stem)
         return made[name]
 
     return of

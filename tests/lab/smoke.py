@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from ctld_lab import cli, timing
+from ctld_lab import cli, studies, timing
 from ctld_lab.records import StudyDirectory
 
+ROOT = Path(__file__).parents[2]
 # Less than the smoke scale has, where a part shows the same: the other methods of `ensemble` are those of other studies, and
 # what several seeds are for, the report's tests have in made-up records.
 LESS = {
     "sda": ("--seeds", "1"),
     "charrnn": ("--seeds", "1"),
     "sensitivity": ("--seeds", "1"),
-    "ensemble": ("--seeds", "1", "--methods", "cycles_paper,cycles_calibrated,cycles_constant,santa,csghmc,swa,deep"),
+    "research/ensemble.py": (
+        "--seeds",
+        "1",
+        "--methods",
+        "cycles_paper,cycles_calibrated,cycles_constant,santa,csghmc,swa,deep",
+    ),
 }
 
 
@@ -33,6 +39,8 @@ def call(*words):
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         patch.delenv("CTLD_DATA", raising=False)
+        patch.setenv(studies.OWN, "")  # so that it is put back to nothing
+        patch.delenv(studies.OWN)
         patch.setenv("COLUMNS", "100")
         patch.setattr(timing, "nanoseconds_waited", lambda: 0)  # one attempt, however busy the machine is
         with pytest.raises(SystemExit) as leaving:
@@ -41,7 +49,8 @@ def call(*words):
 
 
 def run(name: str, directory: Path) -> Ran:
-    words = ("run", name, "--scale", "smoke", "--dir", str(directory), "--workers", "1", "--threads", "1")
+    study = str(ROOT / name) if name.endswith(".py") else name
+    words = ("run", study, "--scale", "smoke", "--dir", str(directory), "--workers", "1", "--threads", "1")
     words += LESS.get(name, ())
     code, out = call(*words)
     assert code == 0, out

@@ -12,6 +12,7 @@ import torch
 from small_run import StopAt
 
 import ctld
+import ensemble
 from ctld_lab import data, jobs, studies, tuning, workloads
 from ctld_lab.checkpoints import load_checkpoint
 from ctld_lab.commands import Refusal
@@ -21,10 +22,7 @@ from ctld_lab.records import RunDirectory, StudyDirectory, read_json, write_json
 from ctld_lab.report import ensemble as section
 from ctld_lab.report.provenance import provenance
 from ctld_lab.report.reading import read_study
-from ctld_lab.studies import ensemble
-from ctld_lab.studies.ensemble_methods import METHODS
-
-PROTOCOL = Path(__file__).parents[2] / "docs/protocols/ensemble.md"
+from ensemble import METHODS
 
 
 def request(scale="smoke", methods=tuple(METHODS), seeds=(0, 1)):
@@ -63,6 +61,16 @@ def judged(monkeypatch):
 
         monkeypatch.setattr(kind, "judge", watched)
     return seen
+
+
+# ---- as a user runs it ----
+
+
+def test_it_runs_from_end_to_end_by_its_file(smoke_study):
+    ran = smoke_study("research/ensemble.py")
+    assert ran.study.description()["study"] == "ensemble"
+    assert {run.state() for run in ran.study.runs()} == {"done"}
+    assert "report.html" in ran.out
 
 
 # ---- fair ----
@@ -317,34 +325,6 @@ def test_a_deep_ensemble_begins_anew_and_its_first_member_as_everybody(workload)
     assert all(torch.equal(one, two) for one, two in zip(starts[0], single.model.parameters(), strict=True))
     assert not any(torch.equal(one, two) for one, two in zip(starts[0], starts[1], strict=True))
     assert not any(torch.equal(one, two) for one, two in zip(starts[1], starts[2], strict=True))
-
-
-# ---- the protocol ----
-
-
-def test_the_protocol_says_what_the_laptop_scale_does():
-    text = PROTOCOL.read_text(encoding="utf-8")
-    settings = ensemble.STUDY.scales["laptop"]
-    assert {8: "Eight"}[settings["trials"]] + " trials for every method" in text
-    titles = {"digits5k": "5,000 digits", "digits60k": "60,000 digits", "text": "char-LSTM"}
-    for name, size in settings["workloads"].items():
-        (row,) = re.findall(rf"^\| {titles[name]} \|.*$", text, re.MULTILINE)
-        kept = "all" if size["kept"] == size["cycles"] else f"the last {size['kept']}"
-        assert f"| {size['steps']:,} | {size['cycles']}, {kept} |" in row
-    labels = {
-        "lr of sgd": "lr (SGD-M", "lr of adam": "lr (Adam)", "lr of santa": "lr (Santa)", "temperature": "T (cycles",
-        "weight_decay": "weight decay (cycles", "epsilon": "λ (Santa)",
-    }  # fmt: skip
-    for option, label in labels.items():
-        (row,) = re.findall(rf"^\| {re.escape(label)}.*$", text, re.MULTILINE)
-        cells = [[float(end) for end in cell.split("–")] for cell in row.strip("|").split("|")[1:]]
-        assert cells == [size["spaces"][option] for size in settings["workloads"].values()]
-    (row,) = re.findall(r"^\| weight decay of the methods.*$", text, re.MULTILINE)
-    assert [float(cell) for cell in row.strip("|").split("|")[1:]] == [
-        size["weight_decay"] for size in settings["workloads"].values()
-    ]
-    ratio = config("digits5k", "cycles_constant")["optimizer"]["tempering"]["ratio"]
-    assert f"⟨1/g⟩ = {ratio:.3f}" in text
 
 
 # ---- the report ----

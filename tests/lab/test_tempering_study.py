@@ -24,7 +24,7 @@ from ctld_lab.sampling.chain import Chain
 from ctld_lab.sampling.network import Network
 from ctld_lab.sampling.temperings import Chains, HalfTheForce, build_tempering, chain, coldest, crossing_rate, measure
 from ctld_lab.studies.study import Request
-from ctld_lab.studies.tempering import STUDY
+from tempering import STUDY
 
 # ---- targets ----
 
@@ -150,7 +150,7 @@ def test_a_chain_that_falls_down_the_funnel_has_diverged(monkeypatch):
 
 @pytest.fixture
 def smoke(smoke_study):
-    return smoke_study("tempering").study
+    return smoke_study("research/tempering.py").study
 
 
 def test_smoke_runs_from_end_to_end(smoke):

@@ -153,7 +153,7 @@ def strangers(source):
             public = getattr(sys.modules.get(module) or __import__(module, fromlist=["x"]), "__all__", None)
             if private or (public is not None and name is not None and name not in public):
                 yield f"{module}.{name}"
-        elif words[0] == "ctld_lab" and not any((module + ".").startswith(door + ".") for door in DOORS):
+        elif words[0] == "ctld_lab" and not any(f"{module}.{name}.".startswith(f"{door}.") for door in DOORS):
             yield f"{module}.{name}"
 
 

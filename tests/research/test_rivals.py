@@ -1,4 +1,4 @@
-"""TACT-HMC and replica exchange beside their rules, written out in numpy with the same noise (protocols/tact-resgld.md)."""
+"""TACT-HMC and replica exchange beside their rules, written out in numpy with the same noise (research/methods/README.md)."""
 
 import math
 

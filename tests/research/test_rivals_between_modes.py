@@ -1,4 +1,4 @@
-"""TACT-HMC and replica exchange from mode to mode, beside quadrature and twins that are wrong (docs/protocols/tact-resgld.md).
+"""TACT-HMC and replica exchange from mode to mode, beside quadrature and twins that are wrong (research/methods/README.md).
 
 Many chains at once, θ in numpy, one to a row; that they are chains of the library is tested with its noise, step by step.
 Batches are chains, so their correlation in time does not matter.

@@ -1,4 +1,4 @@
-"""Laws of TACT-HMC and replica exchange on Gaussians (docs/protocols/tact-resgld.md), each with a twin that is wrong."""
+"""Laws of TACT-HMC and replica exchange on Gaussians (research/methods/README.md), each with a twin that is wrong."""
 
 import math
 

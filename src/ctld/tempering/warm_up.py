@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MANY = 50
-"""Correlation times that a window should hold; docs/LOG.md says what fewer of them miss."""
+"""Correlation times that a window should hold; research/LOG.md says what fewer of them miss."""
 _APART = 3.0  # standard errors of the difference of two means
 _FEWEST = 20  # what noise hides is taken to be correlated over so many times less than the window
 

@@ -23,11 +23,10 @@ _STUDIES = {
     "sensitivity": "Figure 4: CTLD's own constants, on War and Peace",
     "timing": "Table 3: time of an epoch, beside SGD-M",
     "double-well": "Theorem 2, and what the paper's sampler samples",
-    "ensemble": "Cycles, averaged: does the tempering deserve the credit?",
-    "tempering": "Temperings compared where the answer is known",
     "digits": "The default beside SGD with momentum, on 5,000 digits",
 }
 MOVED = {name: f"python research/{name}.py" for name in ("images", "peers", "posterior", "traps")}
+MOVED |= {name: f"ctld run research/{name}.py" for name in ("ensemble", "tempering")}
 """Study that was here up to version 0.2 → the command that runs it now, in a clone of the repository."""
 
 
@@ -65,7 +64,7 @@ def load(path: Path) -> Study:
     study = getattr(sys.modules[name], "STUDY", None)
     if not isinstance(study, Study):
         raise ValueError(f"{path} has no STUDY; let it end with STUDY = Study(...), as CONTRIBUTING.md shows")
-    if study.name in names() | MOVED:
+    if study.name in names():
         raise ValueError(f"{path} calls its study {study.name!r}, which is taken; give it another name")
     from ctld_lab import workloads
 

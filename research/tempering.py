@@ -1,16 +1,21 @@
-"""A temperature to be trusted, or not: what each tempering samples at g = 1 where the answer is known.
+"""Temperings where the answer is known: what does each sample at g = 1? `ctld run research/tempering.py`.
 
-The double well in 1 to 1,000 dimensions, a funnel, nine modes and a small Bayesian network
-(`ctld_lab.sampling.targets`), sampled by `CTLD` itself under calibrated tempering, the paper's, a driven one and none.
-Beside them a twin that is wrong on purpose and has to be found out, the rate of crossings without tempering, and the network's
-answer by another algorithm (`ctld_lab.sampling.temperings`).
+varied   the tempering (calibrated, the paper's, driven, none), the target, the dimension
+tuned    nothing
+fixed    T = 1, depth 0.85 unless the run chooses it; BAOAB, but Euler and mass 1 for the paper's
+
+Targets are the double well in 1 to 1,000 dimensions, a funnel, nine modes and a small Bayesian network, all sampled by `CTLD`
+itself. A twin that is wrong on purpose has to be found out. The findings are in tempering/README.md.
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ctld_lab.records import StudyDirectory
-from ctld_lab.studies.study import Request, Run, Study
+from ctld_lab.studies import Request, Run, Study
 
 DEPTH = 0.85
 """The paper's, so that all temperings reach the same temperature."""
@@ -112,3 +117,60 @@ STUDY = Study(
     },
     plan=plan,
 )
+
+
+# ---- findings ----
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "laptop" / "tables"
+NAMES = {
+    "calibrated": "calibrated, depth 0.85",
+    "calibrated auto": "calibrated, its default depth",
+    "half-the-force": "twin with half the force on α",
+    "paper": "the paper's",
+}
+OFF = 3.0
+"""Standard errors from which on an average counts as wrong."""
+
+
+def findings(results: Path) -> dict[str, Any]:
+    """Return the kinetic temperature at g = 1 by tempering and dimension, and the other targets' averages."""
+    wells = pd.read_csv(results / "tempering-wells.csv").query("tempering != 'none'")
+    wells = wells.astype({"dimensions": int})
+    rows = []
+    for name, own in wells.groupby("tempering", sort=False):
+        title = _title(str(name))
+        away = (own["kinetic_temperature"] - 1.0) / own["kinetic_temperature_error"]
+        right = int((away.abs() < OFF).sum())
+        shown = []
+        for row in own.itertuples():
+            places = 4 if row.dimensions == 1000 else 3
+            shown.append(f"{row.kinetic_temperature:.{places}f} ± {row.kinetic_temperature_error:.{places}f}")
+        verdict = f"right in {right} of {len(own)} dimensions"
+        slug = title.replace(", ", "-").replace(" ", "-")
+        rows.append({"id": slug, "problem": f"Double well, {title}", "verdict": verdict, "numbers": ", ".join(shown)})
+    targets = pd.read_csv(results / "tempering-targets.csv").dropna(subset="errors_away")
+    for name, own in targets.groupby("tempering", sort=False):
+        wrong = own[own["errors_away"].abs() >= OFF]
+        verdict = f"{len(wrong)} of {len(own)} averages are off by {OFF:g} errors or more"
+        most = f"at most {own['errors_away'].abs().max():.1f} standard errors"
+        title = "no tempering" if name == "constant" else NAMES.get(str(name), str(name))
+        rows.append(
+            {"id": f"targets-{name}", "problem": f"Other targets, {title}", "verdict": verdict, "numbers": most}
+        )
+    crossings = wells.pivot_table(index="tempering", columns="dimensions", values="crossing_ratio", sort=False)
+    trips = wells.set_index(["tempering", "dimensions"])["fewest_half_trips"]
+    body = [
+        [
+            _title(str(name)),
+            *("–" if pd.isna(ratio) else f"{ratio:.0f}" for ratio in row),
+            f"{trips[name, 1000]:.0f}" if (name, 1000) in trips.index else "–",
+        ]
+        for name, row in zip(crossings.index, crossings.to_numpy(), strict=True)
+    ]
+    dimensions = [f"d = {d:,}" for d in crossings.columns]
+    table = {"head": ["crossings, in those of no tempering", *dimensions, "half-trips, d = 1,000"], "rows": body}
+    return {"study": "tempering", "title": "Temperings", "findings": rows, "tables": {"wells": table}}
+
+
+def _title(name: str) -> str:
+    return NAMES.get(name, f"driven, period {name.rpartition(' ')[2]}")
