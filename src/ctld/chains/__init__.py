@@ -8,6 +8,7 @@
 """
 
 from ctld.chains.chains import Chains, NonFiniteChainsError
+from ctld.chains.replica_exchange import ReplicaExchange
 from ctld.chains.separate import SeparateChains
 
-__all__ = ["Chains", "NonFiniteChainsError", "SeparateChains"]
+__all__ = ["Chains", "NonFiniteChainsError", "ReplicaExchange", "SeparateChains"]

@@ -96,6 +96,19 @@ class Chains:
             found: Any = vmap(one, randomness="different")(parameters, buffers)
         return checked_outputs(found)
 
+    @torch.no_grad()
+    def evaluate(self, *batch: Any) -> Tensor:
+        """Return the loss of every chain on one batch, in evaluation mode and without gradients."""
+        parameters = _named(self.stacked)
+        buffers = _named({name: stack.whole.clone() for name, stack in self._buffers.items()})
+
+        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> Any:
+            return functional_call(self._program, parameters | buffers, batch)
+
+        with evaluating([self.models[0]]):
+            losses: Tensor = vmap(one, randomness="different")(parameters, buffers)
+        return losses.reshape(-1)
+
     # ---- gradients ----
 
     def backward(self, *batch: Any, shared: bool = True) -> Tensor:

@@ -34,6 +34,12 @@ class SeparateChains(Chains):
         with evaluating(self.models):
             return torch.stack([checked_outputs(model(inputs)) for model in self.models])
 
+    @torch.no_grad()
+    def evaluate(self, *batch: Any) -> Tensor:
+        """Return the loss of every chain on one batch, in evaluation mode and without gradients."""
+        with evaluating(self.models):
+            return torch.stack([self.loss(model, *batch).reshape(()) for model in self.models])
+
     def backward(self, *batch: Any, shared: bool = True) -> Tensor:
         """Compute losses and gradients of all chains; gradients replace those that were there. As in `Chains`."""
         if not shared:
