@@ -127,6 +127,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(kind, at, tmp_path, monkeypatch):
     resumed = ctld.sample(model, loss, loader, folder=tmp_path, **options)
     assert steps == [at]
     assert same(whole, resumed)
+    assert whole.thermometers == resumed.thermometers
     # A finished folder is read, not run again.
     monkeypatch.setattr(run.Run, "_advance", None)
     assert same(whole, ctld.sample(model, loss, loader, folder=tmp_path, **options))

@@ -12,7 +12,7 @@ The sum of the rejection rates, Λ, is the communication barrier: about 2Λ + 1 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,14 @@ class ReplicaExchange:
     """
 
     def __init__(
-        self, chains: Chains, data: Iterable[Any], *, hottest: float, every: int = 20, adapt_steps: int = 0, seed: int = 0
+        self,
+        chains: Chains,
+        data: Iterable[Any],
+        *,
+        hottest: float,
+        every: int = 20,
+        adapt_steps: int = 0,
+        seed: int = 0,
     ) -> None:
         self.chains, self.data = chains, list(data)
         self.every = integer("every", every, at_least=1)
@@ -61,15 +68,17 @@ class ReplicaExchange:
             raise ValueError(f"chains must be two at least, got {count}. Build one for each temperature")
         odd = next((each for each in chains.optimizers if not hasattr(each, "set_temperature")), None)
         if odd is not None:
-            raise TypeError(f"optimizers must have set_temperature, got a {type(odd).__name__}. Take BAOAB, Langevin or SGLD")
-        self._optimizers: Sequence[Any] = chains.optimizers
+            raise TypeError(
+                f"optimizers must have set_temperature, got a {type(odd).__name__}. Take BAOAB, Langevin or SGLD"
+            )
+        self._optimizers: list[Any] = list(chains.optimizers)
         self.temperature = real("temperature", self._optimizers[0].temperature, above=0)
         self._num_data = real("num_data", self._optimizers[0].num_data, above=0)
         rows = sum(_rows(batch) for batch in self.data)
         if rows != self._num_data:
             raise ValueError(
-                f"data must have all {self._num_data:g} examples, got {rows}: swaps by energies of a part have another law. Give "
-                "every batch of one epoch"
+                f"data must have all {self._num_data:g} examples, got {rows}: swaps by energies of a part have another law. "
+                "Give every batch of one epoch"
             )
         self.ladder = np.geomspace(1.0, real("hottest", hottest, above=1.0), count)
         """Temperatures of the rungs, in units of T."""
@@ -199,7 +208,9 @@ class ReplicaExchange:
         """Take over a state."""
         count = len(self.chains)
         if sorted(state_dict["rung_of"]) != list(range(count)) or len(state_dict["ladder"]) != count:
-            raise ValueError(f"the state must have {count} rungs, got {len(state_dict['ladder'])}. Build as many chains")
+            raise ValueError(
+                f"the state must have {count} rungs, got {len(state_dict['ladder'])}. Build as many chains"
+            )
         self.chains.load_state_dict(state_dict["chains"])
         self.ladder = np.asarray(state_dict["ladder"], dtype=np.float64)
         self.rung_of, self._heading = list(state_dict["rung_of"]), list(state_dict["heading"])

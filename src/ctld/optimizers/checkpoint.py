@@ -29,7 +29,7 @@ _log = logging.getLogger("ctld")
 
 STATE_PREFIX = "ctld_"
 STATE_FORMAT = 2  # 1, of version 0.1, has no settings but num_data, and is read too
-_LATER = frozenset({"tempering_window", "last_cold_step"})  # entries that older states of either format do not have
+_LATER = frozenset({"tempering_window", "last_cold_step", "epoch_shares"})  # which older states do not have
 _UNFIT = (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, IndexError)
 """What values that no run has saved may raise."""
 MOVES_ON = "noise_generator"

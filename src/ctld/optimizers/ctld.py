@@ -101,6 +101,9 @@ class CTLD(Sampler):
     preconditioner : RMSPreconditioner, optional
         A learning rate for each element, from the gradients, while exploring; adapts slowly, and can be frozen. Costs two more
         buffers per parameter (`ctld.mass`).
+    steps_per_epoch : int, optional
+        How many batches an epoch has, len(loader), if they are reshuffled for each: less of their heat stays in the parameters
+        then, and the thermometers say how much (`last.groups[0].remaining_heat`).
     check_gradients : bool
         Look for NaN and inf in the gradients before an exploration step: it then raises `NonFiniteError`, and nothing has
         changed. That reads the gradients once more; without it a NaN is found after parameters have taken it in.
@@ -132,6 +135,7 @@ class CTLD(Sampler):
         localization: float = 0.0,
         noise_compensation: bool = False,
         preconditioner: RMSPreconditioner | None = None,
+        steps_per_epoch: int | None = None,
         check_gradients: bool = True,
         seed: int | None = None,
         maximize: bool = False,
@@ -149,7 +153,7 @@ class CTLD(Sampler):
         self.check_gradients = bool(check_gradients)
         self.compensation = NoiseCompensation(bool(noise_compensation))
         self.mass = Mass(preconditioner, clock.exploration_steps)
-        self.thermometers = Thermometers(clock.exploration_steps)
+        self.thermometers = Thermometers(clock.exploration_steps, steps_per_epoch)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize, "explore": True}
         if seed is None and (clock.exploration_steps == 0 or temperature == 0):
             seed = 0  # There will be no noise, and to draw a seed would shift the user's own random numbers.
@@ -233,6 +237,8 @@ class CTLD(Sampler):
                 force = self._move_alpha(Energies(*measured), epsilon_alpha, seen.mean_loss)
             unit = num_data / (temperature * leg.ratio)
             self.thermometers.read_step(exploring.groups, rows, probed, unit=unit, ratio=leg.ratio, step=steps)
+            if self.thermometers.steps_per_epoch is not None:
+                self.thermometers.look(self.param_groups, steps, self.seed, leg.ratio)
         self._last = tempering.alpha, leg.ratio, measured if exploring.moving else None, force
 
     def _fine_tune(self, active: Active) -> None:

@@ -155,7 +155,7 @@ def _check(loss_fn: Any, predict: Any, sampler: Any) -> None:
         raise TypeError(f"loss_fn must be callable, got {type(loss_fn).__name__}. Give sample(model, loss_fn, loader)")
     if isinstance(predict, DataLoader):
         raise TypeError("predict must be what the model takes, got a DataLoader. Give a tensor of inputs")
-    if not callable(sampler) and sampler != "baoab" and not (sampler in OPTIMIZERS and OPTIMIZERS[sampler].samples):
+    if not callable(sampler) and not (sampler in OPTIMIZERS and OPTIMIZERS[sampler].samples):
         names = ", ".join(name for name, row in OPTIMIZERS.items() if row.samples)
         raise ValueError(
             f"sampler must be one of {names}, got {sampler!r}. Or give a function that builds an optimizer"

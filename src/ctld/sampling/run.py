@@ -35,6 +35,7 @@ PATIENCE = 20
 """Refused steps in a row after which a chain is given up."""
 SECONDS = 30.0
 """From one checkpoint in a folder to the next."""
+SPLITTINGS = ("baoab", "ubu")
 Sampler = str | Callable[[Any, float, int], torch.optim.Optimizer]
 
 
@@ -108,6 +109,7 @@ class Run:
         self.batches = Batches(plan.loader, count, seed=self.seed, device=self.device)
         self.store = store.Store(count, plan.most_draws, plan.folder)
         self.directions = self._directions()
+        self._epoch = len(plan.loader) if self.batches.reshuffled and isinstance(plan.loader, Sized) else None
         self.step = 0
         self.refused, self.in_a_row, self.lost = [0] * count, [0] * count, [False] * count
         self.due = [False] * count
@@ -156,9 +158,17 @@ class Run:
             )
         needed = OPTIMIZERS[plan.sampler].needs if plan.sampler in OPTIMIZERS else frozenset()
         options |= {name: plan.num_steps for name in ("num_steps", "exploration_steps") if name in needed}
-        if plan.sampler == "baoab" and "baoab" not in OPTIMIZERS:
-            constant = {"tempering": Tempering.constant(), "integrator": "baoab", "exploration_steps": plan.num_steps}
-            return create("ctld", parameters, lr=self.lr, seed=seed, **(options | constant | plan.options))
+        if plan.sampler in SPLITTINGS:  # by CTLD, untempered, whose thermometers say how hot the chains are
+            options |= plan.options
+            return built_langevin(
+                parameters,
+                self.lr,
+                plan.sampler,
+                num_steps=plan.num_steps,
+                steps_per_epoch=self._epoch,
+                seed=seed,
+                **options,
+            )
         return create(plan.sampler, parameters, lr=self.lr, seed=seed, **(options | plan.options))
 
     def _directions(self) -> Tensor | None:
@@ -202,7 +212,7 @@ class Run:
             temperature=plan.temperature,
             num_data=plan.num_data,
             batches_per_epoch=epochs,
-            replaced=bool(getattr(getattr(plan.loader, "sampler", None), "replacement", False)),
+            replaced=not self.batches.reshuffled,
         )
         _log.info("lr = %.3g: top curvature %.3g %s, bounded by %s", lr, max(tops), when, why)
         return lr
@@ -393,27 +403,7 @@ def _array(tensor: Tensor) -> Any:
     return wide.cpu().numpy()
 
 
-def built_baoab(
-    parameters: Any,
-    lr: float,
-    momentum: float,
-    *,
-    num_data: float,
-    weight_decay: float,
-    temperature: float,
-    num_steps: int,
-    seed: int,
-) -> Any:
-    """Return Langevin dynamics by BAOAB at a constant temperature."""
-    return CTLD(
-        parameters,
-        lr,
-        momentum,
-        num_data=num_data,
-        weight_decay=weight_decay,
-        temperature=temperature,
-        tempering=Tempering.constant(),
-        integrator="baoab",
-        exploration_steps=num_steps,
-        seed=seed,
-    )
+def built_langevin(parameters: Any, lr: float, integrator: Any, *, num_steps: int, **options: Any) -> CTLD:
+    """Return Langevin dynamics by a splitting, at a constant temperature and with thermometers."""
+    constant = Tempering.constant()
+    return CTLD(parameters, lr, tempering=constant, integrator=integrator, exploration_steps=num_steps, **options)

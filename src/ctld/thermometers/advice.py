@@ -28,10 +28,13 @@ def advice(
     of_tempering: str | None,
     compensated: bool,
     can_compensate: bool,
+    in_epochs: bool = False,
+    remaining: float | None = None,
 ) -> str | None:
     """What is wrong with the temperature of group `number`, and what helps; None if nothing is, as far as can be told.
 
-    `of_tempering` is what helps where α moves too fast, if it can.
+    `of_tempering` is what helps where α moves too fast, if it can. Where batches come `in_epochs`, a `remaining` share of
+    their heat stays in the parameters, though the momenta have all of it.
     """
     kinetic, heat = group.temperatures.kinetic, group.temperatures.minibatch_heat
     if kinetic is None or heat is None or len(group.kinetic.settled) < ENOUGH:
@@ -49,10 +52,22 @@ def advice(
                 "too much noise was taken away for that of the minibatches" if compensated else "lr may be too large"
             )
             return f"{found}: {cause}. Remedy: a lower lr{', or noise_compensation=False' if compensated else ''}"
-        # More than the whole excess is motion that looks like noise, at steps too large for it.
-        if 0.5 * excess < brought < 2.0 * excess:
+        # More than the whole excess is motion that looks like noise, at steps too large for it. In epochs it may be more:
+        # momenta that remember as long undo some of it themselves.
+        if 0.5 * excess < brought and (in_epochs or brought < 2.0 * excess):
+            if in_epochs:
+                # θᵀ∇U of a batch that the parameters have not met in this epoch is no independent reading either.
+                left = None if remaining is None else remaining * heat.mean
+                if left is None or left <= FAR + CERTAIN * kinetic.standard_error:
+                    return None
+                found += f", and the parameters have one of {1.0 + left:.2f}"
             knobs = "larger batches, a lower lr" + (", noise_compensation=True" if can_compensate else "")
-            return f"{found}; the noise of the minibatches adds {brought:.2f}. Remedies: {knobs}, a higher temperature"
+            told = (
+                ""
+                if in_epochs
+                else ". If batches come in epochs, give steps_per_epoch=len(loader): less of it stays then"
+            )
+            return f"{found}; the noise of the minibatches adds {brought:.2f}. Remedies: {knobs}, a higher temperature{told}"
         if of_tempering is not None:
             return (
                 f"{found}: α moves faster than the parameters follow, or they are still on their way. They explore all the "

@@ -27,11 +27,14 @@ class GroupTemperatures:
 
     @property
     def effective(self) -> Estimate | None:
-        """The temperature of the parameters: the kinetic one, of whose excess the order of batches takes a part away."""
-        if self.kinetic is None or self.remaining_heat is None or self.kinetic.mean <= 1.0:
-            return self.kinetic
-        share = self.remaining_heat
-        return Estimate(1.0 + share * (self.kinetic.mean - 1.0), share * self.kinetic.standard_error)
+        """The temperature of the parameters, which remember longer than momenta and have less of the heat of epochs.
+
+        It is the kinetic one, unless batches come in epochs and are what heats: then 1 + remaining_heat · minibatch_heat.
+        """
+        kinetic, heat, share = self.kinetic, self.minibatch_heat, self.remaining_heat
+        if kinetic is None or heat is None or share is None or not 0.0 < kinetic.mean - 1.0 < 2.0 * heat.mean:
+            return kinetic
+        return Estimate(1.0 + share * heat.mean, math.hypot(share * heat.standard_error, kinetic.standard_error))
 
 
 class ExploringGroup(NamedTuple):

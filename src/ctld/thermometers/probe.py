@@ -59,6 +59,12 @@ class Elements:
         gradients = [local(parameter.grad).reshape(-1)[places] for parameter, places in self._places]
         return _joined(theta, self.weights.device), _joined(gradients, self.weights.device)
 
+    def theta(self) -> Tensor:
+        """Return θ."""
+        return _joined(
+            [local(parameter).reshape(-1)[places] for parameter, places in self._places], self.weights.device
+        )
+
     def projections(self, gradient: Tensor, source: Noise, number: int) -> Tensor:
         """Of the gradient, each element multiplied by the root of what it counts; the same directions for one source."""
         if self._directions is None or self._directions[0] != source:

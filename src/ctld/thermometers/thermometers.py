@@ -12,6 +12,7 @@ with a temperature that moves by a timetable. The averages are in the state, wit
 import math
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from ctld.checks import flag, integer
 from ctld.noise import scalar_normal
 from ctld.stepping.foreach import Noise
 from ctld.thermometers.advice import advice
+from ctld.thermometers.epochs import EpochShare, place_of
 from ctld.thermometers.group import SAME, ExploringGroup, GroupTemperatures, GroupThermometer
 from ctld.thermometers.probe import PROJECTIONS, Elements
 
@@ -38,7 +40,12 @@ class Thermometers:
     before the step; what it saw is held by `taken`, once the step is sure to be taken.
     """
 
-    def __init__(self, exploration_steps: int) -> None:
+    def __init__(self, exploration_steps: int, steps_per_epoch: int | None = None) -> None:
+        self.steps_per_epoch = None
+        if steps_per_epoch is not None and integer("steps_per_epoch", steps_per_epoch, at_least=1) > 1:
+            self.steps_per_epoch = steps_per_epoch
+        """How many batches an epoch has, if they are reshuffled; None if they are drawn with replacement, or all data."""
+        self._shares: dict[int, EpochShare] = {}
         self.period = max(MOST_OFTEN, min(RAREST, exploration_steps // PROBES))
         self.num_groups = 1
         self.sharded = False
@@ -52,6 +59,7 @@ class Thermometers:
         self._seen: dict[int, tuple[int, Tensor]] = {}
         self._window, self._start = -1, 0
         self._elements: dict[int, Elements] = {}
+        self._watched: dict[int, Elements] = {}
 
     def of(self, number: int) -> GroupThermometer:
         """Returns the thermometer of a group."""
@@ -67,7 +75,14 @@ class Thermometers:
     def temperatures(self) -> tuple[GroupTemperatures | None, ...]:
         """What is known by now; None for groups that have not explored."""
         known = self.groups
-        return tuple(known[n].temperatures if n in known else None for n in range(self.num_groups))
+        return tuple(
+            replace(known[n].temperatures, remaining_heat=self._remaining_heat(n)) if n in known else None
+            for n in range(self.num_groups)
+        )
+
+    def _remaining_heat(self, number: int) -> float | None:
+        share = self._shares.get(number)
+        return None if share is None else share.share
 
     def read_step(
         self,
@@ -99,7 +114,11 @@ class Thermometers:
         for number, thermometer in self.groups.items():
             if self.warned or number >= len(momenta):
                 return None
-            text = advice(number, thermometer, momentum=momenta[number], **situation)
+            order: dict[str, Any] = {
+                "in_epochs": self.steps_per_epoch is not None,
+                "remaining": self._remaining_heat(number),
+            }
+            text = advice(number, thermometer, momentum=momenta[number], **situation, **order)
             if text is not None:
                 self.warned = True
                 return text
@@ -154,6 +173,22 @@ class Thermometers:
         decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
         return elements.sums(theta, sign * gradient + decay * theta, change)
 
+    @torch.no_grad()
+    def look(self, groups: Sequence[dict[str, Any]], step: int, seed: int, ratio: float) -> None:
+        """Look at θ after a step, for the share of its variance that lies within an epoch."""
+        found = None if self.steps_per_epoch is None or self.sharded else place_of(step, self.steps_per_epoch)
+        if found is None or ratio > SAME:
+            return
+        for number, group in enumerate(groups):
+            if not group["explore"]:
+                continue
+            elements = self._watched.get(number)
+            if elements is None or not elements.fits(group["params"]):
+                elements = self._watched[number] = Elements(0, group["params"], None, ranks=1)
+            source = Noise("three_point", seed ^ _PROBE_NOISE, 0)
+            row = elements.projections(elements.theta(), source, number).tolist()
+            self._shares.setdefault(number, EpochShare()).add(row, first=found[0] == 0, looks=found[1])
+
     def taken(self, probed: bool) -> None:
         """The step was taken: what was seen is held until the probe is complete."""
         if probed:
@@ -170,12 +205,12 @@ class Thermometers:
     def restart(self) -> None:
         """Forget what was read, as when burn-in is over."""
         self.groups.clear()
-        self._readings, self._seen, self.last_cold_step = [], {}, -1
+        self._readings, self._seen, self._shares, self.last_cold_step = [], {}, {}, -1
 
     # ---- state ----
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_elements": {}}  # they belong to the original's parameters
+        return self.__dict__ | {"_elements": {}, "_watched": {}}  # they belong to the original's parameters
 
     def state_dict(self) -> dict[str, Any]:
         """A row for each group, zeros where there is nothing. What was seen of shards is one rank's alone, and left out."""
@@ -186,8 +221,13 @@ class Thermometers:
         if self.sharded:
             rows[:, 2] = 0.0
             rows[:, -2 * PROJECTIONS :] = 0.0
+        shares = torch.zeros((self.num_groups, EpochShare.NUMBERS), dtype=torch.float64)
+        for number, share in self._shares.items():
+            if number < self.num_groups:
+                shares[number] = torch.tensor(share.numbers, dtype=torch.float64)
         return {
             "thermometers": rows,
+            "epoch_shares": shares,
             "warned_of_temperature": self.warned,
             "last_cold_step": self.last_cold_step,
         }
@@ -209,6 +249,14 @@ class Thermometers:
         for number, thermometer in groups.items():
             thermometer.numbers = rows[number].tolist()
         self.warned = flag("warned_of_temperature", state_dict["warned_of_temperature"])
-        self._groups, self._readings, self._seen, self._elements = groups, [], {}, {}
+        shares = state_dict.get("epoch_shares")
+        if shares is not None and shares.shape != (self.num_groups, EpochShare.NUMBERS):
+            raise ValueError(f"the epochs of the state are of shape {tuple(shares.shape)}: it has other groups")
+        self._shares = {}
+        for number, row in enumerate(shares.tolist() if shares is not None else ()):
+            if row[0] or row[1]:
+                self._shares[number] = EpochShare()
+                self._shares[number].numbers = row
+        self._groups, self._readings, self._seen, self._elements, self._watched = groups, [], {}, {}, {}
         self.last_cold_step = last_cold_step
         self._window = -1  # of another seed
