@@ -67,10 +67,10 @@ def read(directory: Path, name: str) -> Found:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
-        raise SystemExit(f"{path} must be JSON, got: {error}. Remove it and run again.") from None
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
-        raise SystemExit(f"{path} must hold an object, got {type(found).__name__}. Remove it and run again.")
+        raise SystemExit(f"{path} must hold a JSON object. Remove it and run again.")
     return found
 
 

@@ -23,7 +23,7 @@ SLOW = {
     *("ensembles/test_ensembles_on_ranks.py", "optimizers/test_distributed.py", "optimizers/test_elastic.py"),
     *(f"lab/test_{name}.py" for name in ("check", "cli_signals", "faults", "flatness_command", "own_study")),
     *(f"lab/test_{name}.py" for name in ("executors", "executors_ray", "report_page", "report_published", "timing")),
-    *(f"research/test_{name}.py" for name in ("peers", "posterior", "posteriordb")),
+    *(f"research/test_{name}.py" for name in ("images", "peers", "posterior", "posteriordb", "traps", "traps_tables")),
     *(f"lab/test_{name}.py" for name in ("studies", "double_well_study", "ensemble_study", "tempering_study")),
     *(f"lab/test_{name}.py" for name in ("hostile", "report_tables")),
 }
