@@ -35,7 +35,7 @@ class Ran:
 
 
 def call(*words):
-    """The command in this process, as its own with one worker would be: eight times torch's import less."""
+    """The command in this process, which is eight times torch's import less than processes of its own."""
     said = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         patch.delenv("CTLD_DATA", raising=False)
@@ -50,7 +50,7 @@ def call(*words):
 
 def run(name: str, directory: Path) -> Ran:
     study = str(ROOT / name) if name.endswith(".py") else name
-    words = ("run", study, "--scale", "smoke", "--dir", str(directory), "--workers", "1", "--threads", "1")
+    words = ("run", study, "--scale", "smoke", "--dir", str(directory), "--engine", "local", "--threads", "1")
     words += LESS.get(name, ())
     code, out = call(*words)
     assert code == 0, out

@@ -9,41 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from ctld_lab import cli, jobs, studies
+from ctld_lab import jobs
 from ctld_lab.commands import carry_out
 from ctld_lab.commands.lock import locked
 from ctld_lab.records import RecordError, StudyDirectory, read_json, write_json
 from ctld_lab.tensorboard import export, scalars
 
-FAKES = Path(__file__).parent / "fakes"
 RUN = "run fake --scale smoke --engine local --dir study"
 
 
 @pytest.fixture(autouse=True)
-def _fake_study(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(FAKES)
-    for module, names in ((studies, ("get", "names", "describe")), (jobs, ("_set_threads", "environment"))):
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back
-    monkeypatch.setitem(jobs.KINDS, "train", "")
+def _fake_study(fake_study, monkeypatch, tmp_path):
     monkeypatch.setenv("CTLD_DATA", str(tmp_path))  # so that --data-dir is undone
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.chdir(tmp_path)
-    import fake_lab
-
-    fake_lab.register()
-
-
-@pytest.fixture
-def ctld(capsys):
-    def call(line):
-        """Exit code, and what was printed."""
-        with pytest.raises(SystemExit) as leaving:
-            cli.main(shlex.split(line))
-        caught = capsys.readouterr()
-        return leaving.value.code, caught.out + caught.err
-
-    return call
 
 
 def attempts():

@@ -81,9 +81,9 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(begin, tmp_path):
     assert "good-0: 10 steps" in out
 
 
-@pytest.mark.parametrize("workers_wanted", [1, 2])
-def test_a_second_ctrl_c_kills(begin, tmp_path, workers_wanted):
-    command = begin("--scale", "paper", "--methods", "stubborn", "--workers", str(workers_wanted), live=1)
+@pytest.mark.parametrize("engine", ["local", "pool"])
+def test_a_second_ctrl_c_kills(begin, tmp_path, engine):
+    command = begin("--scale", "paper", "--methods", "stubborn", "--engine", engine, live=1)
     os.killpg(command.pid, signal.SIGINT)
     time.sleep(0.5)
     assert command.poll() is None
@@ -92,11 +92,11 @@ def test_a_second_ctrl_c_kills(begin, tmp_path, workers_wanted):
     wait_for(lambda: not any(map(alive, workers(tmp_path))))
 
 
-@pytest.mark.parametrize("workers_wanted", [1, 2])
+@pytest.mark.parametrize("engine", ["local", "pool"])
 @pytest.mark.parametrize("whole_group", [True, False], ids=["the group", "the command alone"])
-def test_ctrl_c_before_the_first_step_ends_at_once(begin, tmp_path, workers_wanted, whole_group):
+def test_ctrl_c_before_the_first_step_ends_at_once(begin, tmp_path, engine, whole_group):
     """Nothing is there to be saved, and an import may take a while."""
-    command = begin("--scale", "paper", "--methods", "slow", "--workers", str(workers_wanted), live=1)
+    command = begin("--scale", "paper", "--methods", "slow", "--engine", engine, live=1)
     began = time.monotonic()
     (os.killpg if whole_group else os.kill)(command.pid, signal.SIGINT)
     out, _ = command.communicate(timeout=15)

@@ -13,7 +13,7 @@ import matplotlib.font_manager  # noqa: F401  # now, since its first import writ
 import pytest
 import typer
 
-from ctld_lab import cli, jobs, studies
+from ctld_lab import cli, studies
 from ctld_lab.commands import Refusal
 from ctld_lab.commands.request import Order, build, parse_seeds
 
@@ -36,19 +36,8 @@ COMMANDS = [
 
 
 @pytest.fixture(autouse=True)
-def _fake_study(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(FAKES)
-    for module, names in ((studies, ("get", "names", "describe")), (jobs, ("_set_threads", "environment"))):
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back
-    monkeypatch.setitem(jobs.KINDS, "train", "")
+def _fake_study(fake_study, monkeypatch):
     monkeypatch.delenv("CTLD_DATA", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.chdir(tmp_path)
-    import fake_lab
-
-    fake_lab.register()
 
 
 def call(capsys, line):

@@ -19,7 +19,7 @@ import small_run
 import torch
 from rich.console import Console
 
-from ctld_lab import cli, tensorboard
+from ctld_lab import tensorboard
 from ctld_lab.checkpoints import load_checkpoint, previous, save_checkpoint
 from ctld_lab.commands.carry_out import conclude
 from ctld_lab.data import DataError, containers
@@ -37,19 +37,10 @@ def _small(monkeypatch):
     torch.set_rng_state(state)
 
 
-@pytest.fixture
-def ctld(capsys, monkeypatch, tmp_path):
+@pytest.fixture(autouse=True)
+def _here(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words):
-        """Exit code, and what was printed."""
-        with pytest.raises(SystemExit) as leaving:
-            cli.main(list(words))
-        caught = capsys.readouterr()
-        return leaving.value.code, caught.out + caught.err
-
-    return call
 
 
 # ---- pickles ----

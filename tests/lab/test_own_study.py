@@ -8,29 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from ctld_lab import cli, studies, workloads
+from ctld_lab import studies, workloads
 from ctld_lab.records import StudyDirectory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_study.py"
 
 
-@pytest.fixture
-def ctld(capsys, monkeypatch, tmp_path):
-    """In this process, whose table of workloads and environment are put back."""
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch, tmp_path):
+    """The table of workloads and the environment of this process are put back."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(workloads, "OWN", {})
     monkeypatch.setenv(studies.OWN, "")
     monkeypatch.delenv(studies.OWN)
     monkeypatch.delitem(sys.modules, "ctld_own_study_mine", raising=False)
-
-    def call(*words):
-        with pytest.raises(SystemExit) as leaving:
-            cli.main([*words])
-        caught = capsys.readouterr()
-        return leaving.value.code, caught.out + caught.err
-
-    yield call
+    yield
     sys.modules.pop("ctld_own_study_mine", None)
 
 
@@ -50,7 +43,7 @@ def test_the_example_of_the_document_runs_in_a_pool_and_is_reported(tmp_path):
 def test_it_goes_on_by_its_own_command_alone(ctld, tmp_path):
     """A record that names a file must not have it executed."""
     shutil.copy(EXAMPLE, tmp_path / "mine.py")
-    run = ("run", "mine.py", "--scale", "smoke", "--seeds", "1", "--methods", "sgd", "--workers", "1", "--no-report")
+    run = ("run", "mine.py", "--scale", "smoke", "--seeds", "1", "--methods", "sgd", "--engine", "local", "--no-report")
     code, out = ctld(*run)
     assert code == 0, out
     assert (tmp_path / "runs" / "mine-smoke" / "study.json").exists()

@@ -18,6 +18,12 @@ from ctld_lab.workloads.workload import Workload, judged, mean_state
 __all__ = ["CharLSTM", "MnistMLP", "SdA", "Workload", "build", "judged", "mean_state"]
 
 
+def __getattr__(name: str) -> Any:
+    if name == "OneModel":  # until 0.4
+        raise ImportError("ctld_lab.workloads.OneModel is ctld_lab.workloads.Workload now")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 OWN: dict[str, Callable[[dict[str, Any]], Workload]] = {}
 """Those of a study of the user's own, by name: `ctld_lab.studies.load`."""
 
