@@ -164,9 +164,8 @@ def findings(directory: Path) -> dict[str, Any]:
     results = load(directory)
     compared, rows = compare(results), []
     for (one, other), own in compared.groupby(["method", "against"], sort=False):
-        shown = [f"{row.difference:+.2f} ({row.low:+.2f} to {row.high:+.2f}), k = {row.k}" for row in own.itertuples()]
+        numbers = ", ".join(f"{difference:+.2f}" for difference in own["difference"]).replace("-", "−") + " dB"
         title = f"{METHODS[one].title} against {METHODS[other].title}"
-        numbers = f"dB: {'; '.join(shown)}".replace("-", "−")
         rows.append({"id": f"{one}-{other}", "problem": title, "verdict": counted(own["verdict"]), "numbers": numbers})
     means = psnr(results).pivot_table(index="method", columns="k", values="mean", sort=False)
     body = [
