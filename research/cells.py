@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from filelock import FileLock, Timeout
 
 from render import RESEARCH, publish, text_of, write
@@ -76,6 +77,30 @@ def read(directory: Path, name: str) -> Found:
 
 def complete(directory: Path, name: str) -> bool:
     return bool(read(directory, name).get("done"))
+
+
+def packed(directory: Path) -> Iterator[tuple[str, Found]]:
+    """Yield name and content of every complete cell in a directory, in the order of their names."""
+    for path in sorted(directory.rglob("*.json")):
+        name = path.relative_to(directory).with_suffix("").as_posix()
+        if (found := read(directory, name)).get("done"):
+            yield name, found
+
+
+def origins(directory: Path) -> list[dict[str, Any]]:
+    """Return a row for each environment in which a cell was computed: commit, machine, versions, command."""
+    rows = []
+    for name, found in packed(directory):
+        for stamp in found["environments"]:
+            versions = {f"{package} version": version for package, version in stamp["versions"].items()}
+            rows.append({"cell": name} | {key: value for key, value in stamp.items() if key != "versions"} | versions)
+    return rows
+
+
+def read_csv(results: Path, name: str, dtype: Any = None) -> pd.DataFrame:
+    """Return a stored table; an empty one if there is none."""
+    path = results / f"{name}.csv"
+    return pd.read_csv(path, dtype=dtype) if path.exists() and path.stat().st_size > 1 else pd.DataFrame()
 
 
 def run(directory: Path, cells: Sequence[Cell], say: Callable[[str], None] = print) -> None:

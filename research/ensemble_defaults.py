@@ -21,10 +21,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cells import Cell, Found, Study, main
+from cells import Cell, Found, Study, main, packed, read_csv
 from ctld import Ensemble, predict
 from ctld_lab.data import load_images
 from ctld_lab.statistics import estimate, verdicts
+from render import finding, tabled
 
 METHODS = ("sgd", "cycles, T = 0", "default")
 TITLES = ("SGD-M", "cycles, T = 0", "default")
@@ -60,6 +61,7 @@ PROBLEMS = (
     Problem("mlp", 60000, 0.1, 1e-3),
     Problem("mlp", 4000, 0.2, 1e-3, cycle_steps=400, standardized=True),
 )
+SMOKE = [problem._replace(num_data=400, cycle_steps=10) for problem in PROBLEMS[:2]]
 
 
 def build(name: str) -> nn.Module:
@@ -138,30 +140,25 @@ def cells(problems: Sequence[Problem], seeds: int, source: str) -> Sequence[Cell
 def pack(directory: Path, results: Path) -> None:
     """Write runs.csv, a row for each run."""
     rows = []
-    for path in sorted(directory.glob("*.json")):
-        cell = json.loads(path.read_text(encoding="utf-8"))
-        for one in cell["runs"] if cell.get("done") else ():
-            row = {"problem": path.stem} | {
-                name: one.get(name) for name in ("method", "seed", "commit", "machine", *FIELDS)
-            }
-            row |= {f"last {name}": value for name, value in one.get("last", {}).items()}
-            rows.append(row | {name: json.dumps(one[name]) for name in ("temperatures", "losses", "warnings")})
+    for name, cell in packed(directory):
+        for one in cell["runs"]:
+            row = {"problem": name} | {key: one.get(key) for key in ("method", "seed", "commit", "machine", *FIELDS)}
+            row |= {f"last {key}": value for key, value in one.get("last", {}).items()}
+            rows.append(row | {key: json.dumps(one[key]) for key in ("temperatures", "losses", "warnings")})
     results.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(results / "runs.csv", index=False)
 
 
 def findings(results: Path) -> dict[str, Any]:
     """Compare the default with cycles without noise on each problem, by the logarithm of the nll."""
-    runs = pd.read_csv(results / "runs.csv")
-    rows, told = [], []
-    known = [problem.name for problem in PROBLEMS]
-    for name in sorted(set(runs.problem), key=lambda name: (known.index(name) if name in known else -1, name)):
-        nlls = {method: list(runs.nll[(runs.problem == name) & (runs.method == method)]) for method in METHODS}
-        difference, verdict = compared(nlls["default"], nlls["cycles, T = 0"])
-        rows.append([name, *map(mean, nlls.values()), difference, verdict])
-        told.append({"id": name.replace(" ", "_"), "problem": name, "verdict": verdict, "numbers": f"nll {difference}"})
-    head = ["problem", *TITLES, "default against T = 0", "default is"]
-    tables = {"nll": {"head": head, "rows": rows}}
+    runs, rows, told = read_csv(results, "runs"), [], []
+    for name in [name for name in (problem.name for problem in (*PROBLEMS, *SMOKE)) if name in set(runs.problem)]:
+        nlls = [list(runs.nll[(runs.problem == name) & (runs.method == method)]) for method in METHODS]
+        difference, verdict = compared(nlls[2], nlls[1])
+        row = {"problem": name} | {title: mean(values) for title, values in zip(TITLES, nlls, strict=True)}
+        rows.append(row | {"default against T = 0": difference, "default is": verdict})
+        told.append(finding(name.replace(" ", "_"), name, verdict, f"nll {difference}"))
+    tables = {"nll": tabled(rows)}
     return {"study": "ensemble_defaults", "title": "The default temperature", "findings": told, "tables": tables}
 
 
@@ -180,7 +177,6 @@ def mean(values: Sequence[float]) -> str:
     return ", ".join(filter(None, [f"{sum(finite) / len(finite):.3f}" if finite else "", failed]))
 
 
-SMOKE = [problem._replace(num_data=400, cycle_steps=10) for problem in PROBLEMS[:2]]
 STUDY = Study(
     "ensemble_defaults",
     {"smoke": lambda where: cells(SMOKE, 2, "digits"), "laptop": lambda where: cells(PROBLEMS, 3, "mnist")},

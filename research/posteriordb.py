@@ -27,9 +27,10 @@ from scipy.stats import wasserstein_distance
 from torch import nn
 
 import ctld
-from cells import Cell, Found, Study, main, read
+from cells import Cell, Found, Study, main, origins, packed, read, read_csv
 from ctld.diagnostics import convergence
 from ctld_lab.data import search_path
+from render import finding, tabled
 
 CHAINS, BURN_IN, THIN, MOMENTUM = 10, 0.25, 10, 0.9
 LEVELS = (np.arange(200) + 0.5) / 200
@@ -342,74 +343,46 @@ def cells(directory: Path, posteriors: Sequence[str], gradients: int, samplers: 
 
 
 def pack(directory: Path, results: Path) -> None:
-    """Write all.csv, a row for each posterior and sampler, and chains.csv, a row for each chain."""
-    whole, chains = [], []
-    for path in sorted(directory.glob("*/*.json")):
-        cell = json.loads(path.read_text(encoding="utf-8"))
-        if cell.get("done") and "all" in cell:
+    """Write all.csv, a row for each posterior and sampler; chains.csv, a row for each chain; origins.csv."""
+    tables: dict[str, list[dict[str, Any]]] = {"all": [], "chains": [], "origins": origins(directory)}
+    for _, cell in packed(directory):
+        if "all" in cell:
             key = {"problem": cell["problem"], "sampler": cell["sampler"]}
-            stamp = cell["environments"][-1]
-            about = {"gradients": cell["gradients"], "seconds": cell["seconds"]}
-            whole.append(key | cell["all"] | about | {name: stamp[name] for name in ("commit", "machine", "command")})
-            chains += [key | {"chain": number} | row for number, row in enumerate(cell["chains"])]
+            tables["all"].append(key | cell["all"] | {"gradients": cell["gradients"], "seconds": cell["seconds"]})
+            tables["chains"] += [key | {"chain": number} | row for number, row in enumerate(cell["chains"])]
     results.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("all", whole), ("chains", chains)):
+    for name, rows in tables.items():
         pd.DataFrame(rows).to_csv(results / f"{name}.csv", index=False)
 
 
 def findings(results: Path) -> dict[str, Any]:
     """Say of each posterior and sampler whether the answer is right, and whether anything said that it was not."""
-    whole, chains = pd.read_csv(results / "all.csv"), pd.read_csv(results / "chains.csv")
-    rows, told = [], []
-    for name in (name for name in POSTERIORS if name in set(whole.problem)):
-        for sampler in (sampler for sampler in TITLES if sampler in set(whole.sampler[whole.problem == name])):
-            one = whole[(whole.problem == name) & (whole.sampler == sampler)].iloc[0]
-            mine = chains[(chains.problem == name) & (chains.sampler == sampler)]
-            odds = one.get("share", math.nan)
-            right = one.w1 < WRONG and not abs(odds - 0.5) > OFF
-            spoke = one.r_hat > 1.05 or isinstance(one.said, str)
-            verdict = f"{'right' if right else 'wrong'}, {'told' if spoke else 'silent'}"
-            numbers, problem = f"W1 {one.w1:.2f}, R-hat {one.r_hat:.2f}", f"{name}: {TITLES[sampler]}"
-            told.append({"id": f"{name}-{sampler}", "problem": problem, "verdict": verdict, "numbers": numbers})
-            modes = ["–", "–", "–"]
-            if odds == odds:
-                off = math.sqrt(float(((mine.share - 0.5) ** 2).mean()))
-                modes = [f"{odds:.2f}", f"{off:.2f}", f"{one.switches:.0f}"]
-            heat = f"{one.temperature:.2f}" if one.get("temperature", math.nan) == one.get("temperature") else "–"
-            trips, warned = "–", "–"
-            if "half_trips" in mine and mine.half_trips.notna().all():
-                trips = f"{mine.half_trips.median():.0f} of {mine.promised_half_trips.median():.0f}"
-                warned = f"{mine.warned.astype(bool).sum()} of {len(mine)}"
-            rows.append(
-                [
-                    problem,
-                    f"{one.w1:.2f}",
-                    *modes,
-                    f"{one.r_hat:.2f}",
-                    heat,
-                    trips,
-                    warned,
-                    verdict,
-                ]
-            )
-    head = [
-        "",
-        "W1",
-        "odds",
-        "rms off ½",
-        "switches",
-        "R-hat",
-        "temperature",
-        "half-trips of promised",
-        "warned",
-        "answer",
-    ]
-    return {
-        "study": "posteriordb",
-        "title": "posteriordb",
-        "findings": told,
-        "tables": {"all": {"head": head, "rows": rows}},
-    }
+    whole, chains, rows, told = read_csv(results, "all"), read_csv(results, "chains"), [], []
+    for name, sampler in ((name, sampler) for name in POSTERIORS for sampler in TITLES):
+        found = whole[(whole.problem == name) & (whole.sampler == sampler)]
+        if found.empty:
+            continue
+        one, mine = found.iloc[0].dropna(), chains[(chains.problem == name) & (chains.sampler == sampler)]
+        right = one.w1 < WRONG and not abs(one.get("share", 0.5) - 0.5) > OFF
+        spoke = one.get("r_hat", 1.0) > 1.05 or "said" in one
+        verdict, problem = (
+            f"{'right' if right else 'wrong'}, {'told' if spoke else 'silent'}",
+            f"{name}: {TITLES[sampler]}",
+        )
+        row = {"": problem, "W1": f"{one.w1:.2f}"}
+        if "share" in one:
+            off = math.sqrt(float(((mine.share - 0.5) ** 2).mean()))
+            row |= {"odds": f"{one.share:.2f}", "rms off ½": f"{off:.2f}", "switches": f"{one.switches:.0f}"}
+        row |= {of: f"{one[key]:.2f}" for of, key in (("R-hat", "r_hat"), ("temperature", "temperature")) if key in one}
+        if "half_trips" in mine and mine.half_trips.notna().all():
+            row["half-trips of promised"] = f"{mine.half_trips.median():.0f} of {mine.promised_half_trips.median():.0f}"
+            row["warned"] = f"{mine.warned.astype(bool).sum()} of {len(mine)}"
+        rows.append(row | {"answer": verdict})
+        told.append(
+            finding(f"{name}-{sampler}", problem, verdict, f"W1 {one.w1:.2f}, R-hat {one.get('r_hat', math.nan):.2f}")
+        )
+    tables = {"all": tabled(rows, missing="–")}
+    return {"study": "posteriordb", "title": "Four posteriors of posteriordb", "findings": told, "tables": tables}
 
 
 STUDY = Study(

@@ -62,6 +62,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
+def tabled(rows: Sequence[Mapping[str, str]], missing: str = "") -> dict[str, Any]:
+    """Return head and rows of a table, given each row as column → text; columns come in the order of their first use."""
+    head = list(dict.fromkeys(column for row in rows for column in row))
+    return {"head": head, "rows": [[row.get(column, missing) for column in head] for row in rows]}
+
+
+def finding(where: str, problem: str, verdict: str, numbers: str) -> dict[str, str]:
+    """Return one finding, `where` being its id."""
+    return {"id": where, "problem": problem, "verdict": verdict, "numbers": numbers}
+
+
 def text_of(findings: Mapping[str, Any]) -> str:
     """Return all findings and tables of a study, for the terminal."""
     parts = [_verdicts([(row, None) for row in findings["findings"]])]

@@ -17,7 +17,7 @@ from torch import nn
 import cells
 from cells import read
 from methods import TACTHMC
-from peers import methods, packages, problems, scores, study, tables, training
+from peers import methods, problems, scores, study, tables, training
 from peers.methods import EVERY, METHODS, MOVING
 from peers.plans import PLANS
 
@@ -271,7 +271,7 @@ def test_santa_anneals_and_then_refines(monkeypatch):
 @pytest.mark.skipif(not available("tu_sghmc"), reason="needs a package of `make peers`")
 def test_torch_uncertaintys_file_is_taken_alone_and_knows_no_n():
     """Its noise is that of 10,000 data at T = 1, whatever there are; and it burns in by tensors, not by steps."""
-    kind = packages.sghmc_of_torch_uncertainty()
+    kind = methods.sghmc_of_torch_uncertainty()
     assert kind.__module__ == "sghmc"
     assert "torch_uncertainty" not in sys.modules
     weights = [torch.zeros(20_000, requires_grad=True) for _ in range(4)]
@@ -364,8 +364,8 @@ def test_all_methods_are_tried_at_the_same_points():
     for method, row in EVERY.items():
         for mine, theirs in zip(plan.trial_options(method), plan.trial_options("ensemble_tuned"), strict=True):
             for name in ("lr", "weight_decay"):
-                low, high = plan.spaces[f"{name} of {row.rates}"]
-                least, most = plan.spaces[f"{name} of sgd"]
+                low, high = plan.searched(method)[name]
+                least, most = plan.searched("sgd")[name]
                 mine_at = math.log(mine[name] / low) / math.log(high / low)
                 assert mine_at == pytest.approx(math.log(theirs[name] / least) / math.log(most / least), abs=0.01)
             assert set(mine) == {"lr", "weight_decay"} | ({row.third} if row.third else set())
