@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import cells
-import ctld
 from posterior import agreement, reference, regression, study, tables
 from posterior.problems import PROBLEMS, predictions, split
 from posterior.samplers import SAMPLERS, Setting
@@ -77,11 +76,6 @@ def test_mirror_images_have_the_same_density():
     np.testing.assert_allclose(problem.inputs, -problem.inputs[::-1])
     assert np.array_equal(problem.targets, problem.targets[::-1])
     np.testing.assert_allclose(problem.test_inputs, -problem.test_inputs[::-1], atol=1e-12)
-
-
-def test_every_sampler_of_the_table_is_there():
-    sampling = {name for name, method in ctld.OPTIMIZERS.items() if method.samples}
-    assert sampling - {"ctld"} <= set(SAMPLERS)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
