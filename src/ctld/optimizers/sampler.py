@@ -32,6 +32,9 @@ from ctld.stepping.sweep import AnyPlan, Sums
 Listener = Callable[[Loss | None, list[Loss]], None]
 """torch's own hooks after a step cost ten microseconds, and do not see the loss that was observed."""
 
+PATIENCE = 20
+"""Refused steps in a row after which the message says that the parameters are lost."""
+
 
 class Sampler(Resumable):
     """Base of the optimizers of this package; holds no algorithm.
@@ -91,6 +94,7 @@ class Sampler(Resumable):
         """Called after each step that was taken, with what the step returns and the losses handed over for it."""
         self._sharded = self._ready = False
         self._accepted, self._method = None, type(self).__name__
+        self._refusals = 0  # in a row
         self._checked_options = [name for name in defaults if name not in self._hidden]
         self._passed: dict[int, list[Any] | None] = {}
         self._known: dict[str, Any] = {}
@@ -252,9 +256,18 @@ class Sampler(Resumable):
             if needed:
                 seen = self._see(losses + pull, active)
             self._move(active, seen)
+        except NonFiniteError as error:
+            self._refusals += 1
+            if self._refusals < PATIENCE:
+                raise
+            raise NonFiniteError(
+                f"{self._refusals} steps in a row were refused, the last because {str(error).partition(';')[0]}. The parameters "
+                "are lost, and skipping batches does not help: go back to a checkpoint, with a lower lr"
+            ) from error
         finally:
             for parameter, gradient in held:
                 parameter.grad = gradient
+        self._refusals = 0
         self._tick(needed)
         if self.listener is not None:
             self.listener(result, losses)

@@ -21,6 +21,8 @@ FORMAT = 1
 R_HAT_LIMIT = 1.05
 LEAST_ESS = 100.0
 FAR = 0.1
+SELDOM = 0.05
+"""Share of the draws that were due below which a chain is called so."""
 CERTAIN = 4.0
 _PARAMETER = "parameters/"
 
@@ -135,6 +137,17 @@ class Draws:
             )
         elif len(self) == 1:
             said.append("one chain cannot tell whether it has converged. Give num_chains=4")
+        due = (self.counts.steps - self.counts.burn_in) // int(self.settings.get("thin", 1))
+        few = {
+            chain: draws
+            for chain, draws in enumerate(self.counts.draws)
+            if chain not in self.counts.lost and draws < SELDOM * due
+        }
+        if few:
+            said.append(
+                f"chains {list(few)} were at their temperature at {min(few.values())} of {due} moments at which a draw was due. "
+                "Lower lr, or the depth of the tempering, and look at how α moves"
+            )
         hot = self.hottest
         if hot is not None and abs(hot.mean - 1.0) > FAR + CERTAIN * hot.standard_error:
             cause = "Lower lr or take larger batches" if hot.mean > 1.0 else "Lower lr"

@@ -41,6 +41,10 @@ _FORGETTING = math.exp(-0.2)
 _LARGEST_KICK = 0.4  # of p by B's typical force, relative to its thermal size
 _LEAST_MASS = 400.0
 _FARTHEST = 1e100  # of U/T: no run gets there, and squares are still numbers
+NO_SWITCHES = (
+    "Half-trips say that α moves, not that modes are left: compare chains from different starts by R-hat "
+    "(ctld.sample, ctld.diagnostics.convergence)"
+)
 _SHALLOW = 0.05  # a temperature that rises by less is no tempering
 
 
@@ -214,7 +218,7 @@ class CalibratedTempering(TemperatureControl):
                 f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
                 f"{TRIPS}. U/T moves more slowly, or by more, than it did there: give more exploration_steps, a longer "
                 f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
-                "a schedule"
+                f"a schedule. {NO_SWITCHES}"
             )
         if self._trips.made_up(self.steps):
             _log.info("calibrated tempering made %d half-trips after all: averages at T have enough", self.half_trips)
@@ -254,7 +258,8 @@ class CalibratedTempering(TemperatureControl):
             self.remark = (
                 f"calibrated tempering may not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
                 "a depth that matters. The promise is cautious: see `half_trips` at the end, and give more "
-                "exploration_steps, or Tempering.driven(period), a schedule, where they are too few"
+                "exploration_steps, or Tempering.driven(period), a schedule, where they are too few. "
+                f"{NO_SWITCHES}"
             )
 
     def _promise(self) -> None:
