@@ -15,6 +15,7 @@ from torch.nn import functional
 import ctld
 from ctld import CTLD, OPTIMIZERS, Langevin, NonFiniteError, diagnostics
 from ctld.chains import Chains, NonFiniteChainsError
+from ctld.chains.compiled import can_compile
 from ctld.observing import TakesLoss
 from targets import equal, saved
 
@@ -548,3 +549,57 @@ def test_the_documents_example_runs(capsys):
     assert names["losses"].shape == (4,)
     assert names["found"].r_hat.shape == ()
     assert capsys.readouterr().out
+
+
+# ---- compiled ----
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")  # of torch's own, while it compiles
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_compiled_pass_gives_the_same_numbers(shared, caplog):
+    """Up to rounding, running statistics too; a smaller last batch is compiled for itself."""
+
+    def run(compile):
+        models, optimizers = built(normalised)
+        chains = Chains(models, optimizers, loss, compile=compile)
+        for step in range(6):
+            inputs, labels = batch(normalised, step, *(() if shared else (NUM_CHAINS,)))
+            if step % 2:
+                inputs, labels = (each[:8] if shared else each[:, :8] for each in (inputs, labels))
+            chains.backward(inputs, labels, shared=shared)
+            chains.step()
+        return chains
+
+    compiled, plain = run(True), run(False)
+    assert compiled.compiled
+    assert not plain.compiled
+    assert "failed" not in caplog.text
+    for here, there in zip(compiled.models, plain.models, strict=True):
+        assert_close(here, there, tolerance=1e-9)
+
+
+def test_where_compiling_fails_chains_go_on_without(monkeypatch, caplog):
+    def broken(*_, **__):
+        raise RuntimeError("no compiler today\nand more")
+
+    models, optimizers = built(mlp)
+    others, twins = built(mlp)
+    monkeypatch.setattr(torch, "compile", broken)
+    monkeypatch.setattr("ctld.chains.compiled.shutil.which", lambda name: name)
+    chains = Chains(models, optimizers, loss, compile=True)
+    assert chains.compiled
+    train(chains, mlp, range(3))
+    assert not chains.compiled
+    assert "torch.compile failed, and the chains go on without it: no compiler today" in caplog.text
+    train(Chains(others, twins, loss), mlp, range(3))
+    for model, other in zip(models, others, strict=True):
+        assert_close(model, other, tolerance=0.0)
+
+
+def test_what_is_not_compiled(monkeypatch):
+    monkeypatch.setattr("ctld.chains.compiled.shutil.which", lambda name: name)
+    assert can_compile(mlp())
+    assert not can_compile(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))
+    monkeypatch.setattr("ctld.chains.compiled.shutil.which", lambda name: None)
+    assert not can_compile(mlp())

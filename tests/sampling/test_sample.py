@@ -13,6 +13,7 @@ import ctld
 from ctld import Langevin
 from ctld.chains import SeparateChains
 from ctld.sampling import ConvergenceWarning, run
+from ctld.sampling.chains_of import worth_compiling
 from sampling_problems import Recurrent, Regression, dropout_network, half_square, same
 
 pytestmark = pytest.mark.filterwarnings("ignore::ctld.sampling.ConvergenceWarning")
@@ -316,3 +317,12 @@ def test_progress_without_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("ctld.sampling.progress.EVERY", 0.0)
     sampled(progress=True)
     assert "sampling: step 40 of 40, loss" in capsys.readouterr().err
+
+
+def test_compiling_is_for_many_steps():
+    assert not worth_compiling("auto", 99_999)
+    assert worth_compiling("auto", 100_000)
+    assert worth_compiling(True, 1)
+    assert not worth_compiling(False, 10**9)
+    with pytest.raises(ValueError, match='compile must be True, False or "auto", got 3'):
+        sampled(compile=3)

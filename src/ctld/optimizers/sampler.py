@@ -261,8 +261,8 @@ class Sampler(Resumable):
             if self._refusals < PATIENCE:
                 raise
             raise NonFiniteError(
-                f"{self._refusals} steps in a row were refused, the last because {str(error).partition(';')[0]}. The parameters "
-                "are lost, and skipping batches does not help: go back to a checkpoint, with a lower lr"
+                f"{self._refusals} steps in a row were refused, the last because {str(error).partition(';')[0]}. The "
+                "parameters are lost, and skipping batches does not help: go back to a checkpoint, with a lower lr"
             ) from error
         finally:
             for parameter, gradient in held:

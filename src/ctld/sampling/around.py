@@ -69,8 +69,10 @@ class Around:
         momentum: float,
         control: bool,
         names: Sequence[str] | None,
+        compile: bool,
         seed: int,
     ) -> None:
+        self.compile = compile
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f"model must be a torch.nn.Module, got {type(model).__name__}. Give the model at its minimum"
@@ -114,7 +116,9 @@ class Around:
         models = [copy.deepcopy(self.rest) for _ in range(self.num_chains + 1)]
         optimizers = [self._optimizer(model, chain) for chain, model in enumerate(models[:-1])]
         batches = Batches(self.loader, 1, seed=self.seed, device=self.device)
-        chains = chains_of(models, [*optimizers, _Rest(self._moving(models[-1]))], self.loss, batches)
+        chains = chains_of(
+            models, [*optimizers, _Rest(self._moving(models[-1]))], self.loss, batches, compile=self.compile
+        )
         looks = {max(1, int(share * self.burned)) for share in LOOKS} if self.automatic and self.burned else set()
         rises = np.empty((self.num_chains, self.num_steps - self.burned))
         in_a_row = 0

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ctld.checks import integer, real, warn_user
 from ctld.sampling.around import Around
+from ctld.sampling.chains_of import worth_compiling
 from ctld.sampling.coefficient_found import LearningCoefficient
 from ctld.sampling.loss import num_data_of
 from ctld.sampling.progress import reporting
@@ -40,6 +41,7 @@ def learning_coefficient(
     control_variate: bool = True,
     parameters: Iterable[str] | None = None,
     seed: int | None = None,
+    compile: bool | Literal["auto"] = "auto",
     progress: bool = False,
 ) -> LearningCoefficient:
     """Estimate the local learning coefficient of a model at its present parameters, which must be a minimum of the loss.
@@ -75,6 +77,8 @@ def learning_coefficient(
         Names of the parameters that are sampled, for the refined coefficient; the others rest at w*.
     seed : int, optional
         Of noise and batches.
+    compile : bool or "auto"
+        As in `ctld.sample`.
     progress : bool
         Whether a bar is written to the standard error.
 
@@ -97,6 +101,7 @@ def learning_coefficient(
         momentum=real("momentum", momentum, at_least=0, below=1),
         control=bool(control_variate),
         names=None if parameters is None else list(parameters),
+        compile=worth_compiling(compile, num_steps),
         seed=int(torch.randint(2**53, ())) if seed is None else integer("seed", seed, at_least=0),
     )
     with torch.random.fork_rng(), reporting("learning coefficient", run.num_steps, wanted=progress) as report:

@@ -145,8 +145,8 @@ class Draws:
         }
         if few:
             said.append(
-                f"chains {list(few)} were at their temperature at {min(few.values())} of {due} moments at which a draw was due. "
-                "Lower lr, or the depth of the tempering, and look at how α moves"
+                f"chains {list(few)} were at their temperature at {min(few.values())} of {due} moments at which a draw was due"
+                ". Lower lr, or the depth of the tempering, and look at how α moves"
             )
         hot = self.hottest
         if hot is not None and abs(hot.mean - 1.0) > FAR + CERTAIN * hot.standard_error:

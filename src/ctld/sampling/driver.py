@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from ctld.checks import integer, real, warn_user
 from ctld.optimizers import OPTIMIZERS
+from ctld.sampling.chains_of import worth_compiling
 from ctld.sampling.draws import Draws
 from ctld.sampling.loss import num_data_of
 from ctld.sampling.progress import reporting
@@ -47,6 +48,7 @@ def sample(
     projections: int | Tensor = 0,
     folder: str | os.PathLike[str] | None = None,
     seed: int | None = None,
+    compile: bool | Literal["auto"] = "auto",
     progress: bool = True,
     **options: Any,
 ) -> Draws:
@@ -97,6 +99,8 @@ def sample(
         bits, when it is asked for again.
     seed : int, optional
         Of starts, noise and batches.
+    compile : bool or "auto"
+        Whether the pass of all chains is compiled (`Chains`); "auto" does so from 100,000 steps on.
     progress : bool
         Whether a bar, or without a terminal a line now and then, is written to the standard error.
     options
@@ -135,6 +139,7 @@ def sample(
         keep_parameters=bool(keep_parameters),
         projections=projections,
         seed=None if seed is None else integer("seed", seed, at_least=0),
+        compile=worth_compiling(compile, num_steps),
         folder=None if folder is None else Path(folder),
         options=options,
     )

@@ -61,6 +61,7 @@ class Plan:
     projections: int | Tensor
     seed: int | None
     folder: Path | None
+    compile: bool
     options: dict[str, Any]
 
     @property
@@ -122,7 +123,8 @@ class Run:
         if self.lr is None:
             self.lr = float(state["lr"]) if state is not None else self._looked_at("at the start")
         self.optimizers = [self._built(model, chain) for chain, model in enumerate(self.models)]
-        self.chains = chains_of(self.models, self.optimizers, self.loss, self.batches)
+        compile = plan.compile if state is None else bool(state["compiled"])
+        self.chains = chains_of(self.models, self.optimizers, self.loss, self.batches, compile=compile)
         if state is None:
             torch.manual_seed(self._seed("model"))
             self._check_memory()
@@ -356,6 +358,7 @@ class Run:
             "tops": list(self.tops),
             "remarks": list(self.remarks),
             "lr": self.lr,
+            "compiled": self.chains.compiled,
             "random": torch.get_rng_state(),
             "chains": self.chains.state_dict(),
         }
