@@ -153,6 +153,7 @@ class ReSGLD(Sampler):
     def is_draw(self) -> bool:
         return super().is_draw and not self.exchange.waiting
 
+    @torch.no_grad()
     def _move(self, active: Active, seen: Observation | None) -> None:
         assert seen is not None, "every step reads the loss"
         if all(float(group["lr"]) == 0 for group in self.param_groups):

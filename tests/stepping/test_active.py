@@ -165,8 +165,7 @@ class TestFollowing:
         for parameter in (*groups[0], *groups[1]):
             parameter.grad = torch.full_like(parameter, 2.0)
         assert active.follow(groups, state)
-        column, width = native.LAYOUTS["ROW"].place["gradient"], native.LAYOUTS["ROW"].size
-        assert list(active.table.rows[column::width]) == [p.grad.data_ptr() for p in (*groups[0], *groups[1])]
+        assert [row.gradient for row in active.table.rows] == [p.grad.data_ptr() for p in (*groups[0], *groups[1])]
 
     @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
     def test_a_change_is_noticed(self, known, change):

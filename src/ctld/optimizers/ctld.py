@@ -42,6 +42,7 @@ from ctld.optimizers.record import Energies, ExploringGroups, LastStep, StepReco
 from ctld.optimizers.sampler import Sampler
 from ctld.optimizers.temperature import Temperature, automatic_temperature, warn_of_rounding
 from ctld.ranks import Facts
+from ctld.stepping import engine
 from ctld.stepping.active import Active
 from ctld.stepping.alpha import Alpha
 from ctld.stepping.foreach import momentum_dtype, wide_dtype
@@ -244,7 +245,7 @@ class CTLD(Sampler):
     def _fine_tune(self, active: Active) -> None:
         # r ← (1 − ηγ) r − η∇Ũ;   θ ← θ + η r
         self._bring_momenta_into_units(exploring=False)
-        self._run(active, [_sgd(group) for group in self.param_groups])
+        engine.run(active, [_sgd(group) for group in self.param_groups], None)
         self._note_lr()
         self._last = self.tempering.alpha, 1.0, None, None
 

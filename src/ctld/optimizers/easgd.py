@@ -73,6 +73,7 @@ class EASGD(Sampler):
         """x̃, one tensor for each parameter in the order of the groups: what to evaluate and to keep."""
         return [self.state[parameter]["center"].clone() for _, _, parameter in self._enumerate()]
 
+    @torch.no_grad()
     def _move(self, active: Active, seen: Observation | None) -> None:
         if self.steps % self.period == 0:
             self._exchange()

@@ -221,7 +221,6 @@ class Sampler(Resumable):
         """Take a step that `torch.compile` leaves alone: a traced one would replay this step's noise and loss."""
         return self._step(closure, loss)
 
-    @torch.no_grad()
     def _step(self, closure: Closure | Loss | None, loss: Loss | None) -> Loss | None:
         needed = self._needs_loss()
         meets = self.ranks.meets(every=0 if self.reads_loss else PERIOD)
@@ -354,6 +353,7 @@ class Sampler(Resumable):
                 prior += 0.5 * float(group["weight_decay"]) * norm
         return prior if self._sharded else prior / self.ranks.size
 
+    @torch.no_grad()
     def _pull_back(self) -> tuple[list[tuple[Tensor, Tensor | None]], list[Loss]]:
         """Add the spring's force to the gradients, in tensors of their own.
 

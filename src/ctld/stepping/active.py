@@ -1,6 +1,5 @@
 """Those of an optimizer's parameters that have a gradient, ready to take a step together."""
 
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, is_
@@ -157,7 +156,7 @@ class Active:
         ):
             return False
         there = [*map(_address, gradients)]
-        self.table.rows[_GRADIENT::_WIDTH] = array("q", there)
+        self.table.set_gradients(there)
         return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
 
     def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
@@ -171,12 +170,12 @@ class Active:
                     group.others, group.on_cpu, group.on_gpu = list(range(len(group.parameters))), [], {}
                     self._fill_table()
                     return
-                self.table.rows[self.row(group, place) + _COLUMNS[name]] = buffer.data_ptr()
+                setattr(self.row(group, place), name, buffer.data_ptr())
         self._list_buffers()
 
-    def row(self, group: ActiveGroup, place: int) -> int:
-        """Returns where the row of a parameter that a kernel of CPUs takes begins."""
-        return self._rows[id(group)][place]
+    def row(self, group: ActiveGroup, place: int) -> Any:
+        """Return the row of a parameter that a kernel of CPUs takes."""
+        return self.table.rows[self._rows[id(group)][place]]
 
     def _fill_table(self) -> None:
         """Orders what the kernels of CPUs take by group, dtype and weight, in the order in which these first appear."""
@@ -223,15 +222,15 @@ class Active:
         self._buffers: list[tuple[dict[str, Any], str]] = []
         self._there: list[int] = []
         for group in self.groups:
-            names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
-            for place, row in self._rows[id(group)].items():
-                self._buffers += [(group.state[group.owners[place]], name) for name in names]
-                self._there += [self.table.rows[row + _COLUMNS[name]] for name in names]
+            for place in self._rows[id(group)]:
+                entries, row = group.state[group.owners[place]], self.row(group, place)
+                if group.momenta is not None:
+                    self._buffers.append((entries, "momentum_buffer"))
+                    self._there.append(row.momentum)
+                self._buffers += [(entries, name) for name in group.buffers]
+                self._there += [getattr(row, name) for name in group.buffers]
 
 
-_GRADIENT = native.LAYOUTS["ROW"].place["gradient"]
-_WIDTH = native.LAYOUTS["ROW"].size
-_COLUMNS = native.LAYOUTS["ROW"].place | {"momentum_buffer": native.LAYOUTS["ROW"].place["momentum"]}
 _address, _grad = Tensor.data_ptr, attrgetter("grad")
 
 

@@ -4,17 +4,20 @@ The definition is `Tempering`, in Python; kernels.c has the same operations in t
 the bit. This file knows numbers only, none of the tempering's classes.
 """
 
+import ctypes
 from array import array
 from typing import NamedTuple
 
 from ctld.stepping import native
 
-_LAYOUT = native.LAYOUTS["ALPHA"]
-_THIS_STEP = _LAYOUT.packer("alpha", "loss")
-_CONSTANTS = _LAYOUT.packer("plateau", "hill_scale")
-_AT_CONSTANTS = 8 * _LAYOUT.place["plateau"]
-_POTENTIAL, _HAMILTONIAN = _LAYOUT.place["potential"], _LAYOUT.place["hamiltonian"]
-_FORCE, _CLAMPED = _LAYOUT.place["force"], _LAYOUT.place["clamped"]
+_Alpha = native.STRUCTURES["ALPHA"]
+_STEP, _AT_STEP = native.packed(
+    _Alpha,
+    *("alpha", "momentum", "mass", "step_size", "friction", "normal", "hamiltonian_variance"),
+    *("num_data", "temperature", "loss"),
+)
+_STATE, _AT_STATE = native.packed(_Alpha, "alpha", "momentum")
+_FOUND, _AT_FOUND = native.packed(_Alpha, "potential", "hamiltonian", "force", "clamped")
 
 
 class Smoothstep(NamedTuple):
@@ -50,21 +53,20 @@ class Alpha:
     """
 
     def __init__(self, scaling: Smoothstep, well: Wall | None, bias: Hills | None) -> None:
-        self._fields = array("q", bytes(8 * _LAYOUT.size))
-        self._reals = memoryview(self._fields).cast("B").cast("d")
+        self._fields = fields = _Alpha()
         self._bias = bias  # keeps the arrays alive
-        self.address = native.address(self._fields)
-        hills: tuple[float, ...] = (0, 0, 0, 0.0, 0.0, 0.0, 0.0)
+        self.address = ctypes.addressof(fields)
+        fields.plateau, fields.edge, fields.depth = scaling
+        if well is not None:
+            fields.has_well, (fields.well_edge, fields.well_strength) = True, well
         if bias is not None:
             if len(bias.values) != len(bias.nodes) or len(bias.nodes) < 2:
                 raise ValueError(
                     f"a bias has {len(bias.values)} values at {len(bias.nodes)} nodes; give a value for each, and two or more"
                 )
-            addresses = native.address(bias.values), native.address(bias.nodes)
-            bins, scale = len(bias.nodes) - 1, 0.5 / bias.width**2
-            hills = (*addresses, bins, bias.edge, bias.height, bias.width, scale)
-        wall = (0, 0.0, 0.0) if well is None else (1, *well)
-        _CONSTANTS.pack_into(self._fields, _AT_CONSTANTS, *scaling, *wall, *hills)
+            fields.values, fields.nodes = native.address(bias.values), native.address(bias.nodes)
+            fields.num_bins, fields.hill_scale = len(bias.nodes) - 1, 0.5 / bias.width**2
+            fields.bias_edge, fields.height, fields.width = bias.edge, bias.height, bias.width
 
     def set(
         self,
@@ -80,22 +82,10 @@ class Alpha:
         loss: float,
     ) -> None:
         """Writes what a step begins with; `loss` is the mean loss, negative where it is to grow."""
-        _THIS_STEP.pack_into(
-            self._fields, 0, alpha, momentum, mass, step_size, friction, normal, hamiltonian_variance, num_data,
-            temperature, loss,
-        )  # fmt: skip
+        numbers = alpha, momentum, mass, step_size, friction, normal, hamiltonian_variance, num_data, temperature, loss
+        _STEP.pack_into(self._fields, _AT_STEP, *numbers)
 
     @property
     def outcome(self) -> tuple[float, float, float, float, float, int]:
         """α, r_α, U, H/T, the force on α, and 1 if the variance of the noise on r_α would have been negative."""
-        reals = self._reals
-        return reals[0], reals[1], reals[_POTENTIAL], reals[_HAMILTONIAN], reals[_FORCE], self._fields[_CLAMPED]
-
-    @property
-    def potential(self) -> float:
-        """N·(±loss + prior), as the last step has found it."""
-        return self._reals[_POTENTIAL]
-
-
-if _LAYOUT.fields[:2] != ("alpha", "momentum"):
-    raise ImportError("layout.h has other fields than ctld.stepping.alpha writes; install ctld again")
+        return *_STATE.unpack_from(self._fields, _AT_STATE), *_FOUND.unpack_from(self._fields, _AT_FOUND)

@@ -19,8 +19,7 @@ from ctld.stepping.alpha import Alpha
 from ctld.stepping.foreach import Noise
 from ctld.stepping.sweep import NONE, SECOND_NOISE, AnyPlan, Plan, PsgldPlan, SantaPlan, Sums
 
-_UNFIT, _MEMORY = native.STATUS["UNFIT_GRADIENTS"], native.LAYOUTS["ROW"].place["memory"]
-_FIRST_STEP = native.LAYOUTS["ROW"].place["first_step"]
+_UNFIT = native.STATUS["UNFIT_GRADIENTS"]
 
 
 def run(
@@ -155,14 +154,14 @@ def _prepare(active: Active, number: int, plan: AnyPlan) -> None:
 
 def _count(active: Active, group: ActiveGroup, plan: AnyPlan) -> None:
     """Tells the kernels of CPUs how many steps each parameter has had, where that matters."""
-    rows, states = active.table.rows, group.states
+    states = group.states
     for place in group.on_cpu:
         state, row = states[place], active.row(group, place)
         if isinstance(plan, Plan):
             seen = state["gradients_seen"]
-            rows[row + _MEMORY] = native.bits(1.0 / min(seen, MEMORY) if seen else 0.0)
+            row.memory = 1.0 / min(seen, MEMORY) if seen else 0.0
         else:
-            rows[row + _FIRST_STEP] = state["steps"] == 0
+            row.first_step = state["steps"] == 0
 
 
 def _counted(group: ActiveGroup, plan: AnyPlan) -> None:

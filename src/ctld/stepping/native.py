@@ -2,7 +2,7 @@
 
 The library is built when the package is installed (hatch_build.py). Where it is missing, or does not give the numbers that
 it should, `load` returns None, says so once, and torch does the work, ten to twenty times slower. layout.h names what is handed
-over; it is read here once, so that no number of a column stands in Python.
+over; it is read here once, and its structures are classes of ctypes, whose fields Python writes by name.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,25 +31,11 @@ _KNOWN = {
     "gaussian": [0.24943512678146362, -1.050191044807434, -0.005450126249343157, 1.4700632095336914],
     "three_point": [0.0, 0.0, 0.0, 1.7320244312286377],
 }
-_CODES = {"POINTER": "q", "INTEGER": "q", "REAL": "d"}
+_FIELDS: dict[str, Any] = {"POINTER": ctypes.c_int64, "INTEGER": ctypes.c_int64, "REAL": ctypes.c_double}
 
 
-class Layout:
-    """Where the fields of one of layout.h's structures lie, in units of 8 bytes."""
-
-    def __init__(self, fields: list[tuple[str, str]]) -> None:
-        self.fields = tuple(name for _, name in fields)
-        self.codes = "".join(_CODES[kind] for kind, _ in fields)
-        self.place = {name: place for place, name in enumerate(self.fields)}
-        self.size = len(self.fields)
-
-    def packer(self, first: str, last: str) -> struct.Struct:
-        """Returns what writes the fields from one to another."""
-        return struct.Struct("=" + self.codes[self.place[first] : self.place[last] + 1])
-
-
-def _read_layout(text: str) -> tuple[dict[str, Layout], dict[str, dict[str, int]], dict[str, str]]:
-    """Returns structures, enumerations and constants."""
+def _read_layout(text: str) -> tuple[dict[str, Any], dict[str, dict[str, int]], dict[str, str]]:
+    """Return classes of structures, enumerations and constants."""
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).replace("\\\n", " ")
     structures, choices, constants = {}, {}, {}
     for name, arguments, body in re.findall(r"^#define CTLD_(\w+)(\([^)]*\))?(.*)$", text, flags=re.MULTILINE):
@@ -58,11 +44,13 @@ def _read_layout(text: str) -> tuple[dict[str, Layout], dict[str, dict[str, int]
         elif "NAME" in arguments:
             choices[name] = {each: number for number, each in enumerate(re.findall(r"NAME\((\w+)\)", body))}
         else:
-            structures[name] = Layout(re.findall(r"(POINTER|INTEGER|REAL)\((\w+)\)", body))
+            fields = re.findall(r"(POINTER|INTEGER|REAL)\((\w+)\)", body)
+            described = {"_fields_": [(field, _FIELDS[kind]) for kind, field in fields], "__slots__": ()}
+            structures[name] = type(name.title(), (ctypes.Structure,), described)
     return structures, choices, constants
 
 
-LAYOUTS, CHOICES, CONSTANTS = _read_layout(Path(__file__).with_name("layout.h").read_text(encoding="utf-8"))
+STRUCTURES, CHOICES, CONSTANTS = _read_layout(Path(__file__).with_name("layout.h").read_text(encoding="utf-8"))
 VERSION, UNIT = int(CONSTANTS["VERSION"]), int(CONSTANTS["UNIT"])
 STATUS = CHOICES["STATUS"]
 KINDS = {
@@ -70,6 +58,19 @@ KINDS = {
     "gaussian": CHOICES["NOISE"]["GAUSSIAN"],
     "three_point": CHOICES["NOISE"]["THREE_POINT"],
 }
+
+
+def packed(structure: Any, *names: str) -> tuple[struct.Struct, int]:
+    """Return what writes and reads these fields at once, and the offset of the first; one by one takes many times as long.
+
+    They have to follow one another in layout.h.
+    """
+    kinds = dict(structure._fields_)
+    known, first = [*kinds], [*kinds].index(names[0])
+    if tuple(known[first : first + len(names)]) != names:
+        raise ImportError(f"{names} do not follow one another in layout.h, which has {known}; install ctld again")
+    codes = "".join("d" if kinds[name] is _Real else "q" for name in names)
+    return struct.Struct("=" + codes), getattr(structure, names[0]).offset
 
 
 class Type(NamedTuple):
@@ -157,12 +158,6 @@ def stepper() -> Library | None:
     factor = torch.tensor(0.1, dtype=torch.float32, device="cpu").double()
     fused = (x.double() + factor * x.flip(0).double()).float()
     return load() if torch.equal(torch.add(x, x.flip(0), alpha=0.1), fused) else None
-
-
-def bits(number: float) -> int:
-    """Returns the integer that has the bits of a float64."""
-    (integer,) = struct.unpack("q", struct.pack("d", number))
-    return int(integer)
 
 
 def address(values: "array[int] | array[float]") -> int:

@@ -49,13 +49,46 @@ class Seen(NamedTuple):
         return max(self.variance * self.correlation_time * (1.0 + doubt) + 0.7 * self.noise, 1e-12)
 
 
+class Known(NamedTuple):
+    """The numbers of a state that a warm-up has whatever its windows are; inf for what is not known yet."""
+
+    mean: float
+    variance: float
+    noise: float
+    correlation_time: float
+    """These four are the result."""
+    before: float
+    """U/T of the last step but one."""
+    last: float
+    noise_now: float
+    noise_seen: float
+
+
+class Window(NamedTuple):
+    """The numbers of a state that say which window a warm-up is in, and what was added up there."""
+
+    seen: float
+    begin: float
+    until: float
+    block: float
+    in_partial: float
+    length: float
+    """Of the window that the result is from."""
+    count_before: float
+    settled: float
+    partial: float
+    mean: float
+    squares: float
+    mean_before: float
+
+
 class WarmUp:
     """Watches U/T for `steps`, or for longer, up to `at_most`.
 
     It holds at most `steps` numbers: of a longer window these are means of blocks.
     """
 
-    NUMBERS = 12
+    NUMBERS = len(Window._fields)
     """Length of `window`."""
 
     def __init__(self, steps: int, at_most: int | None = None) -> None:
@@ -157,16 +190,29 @@ class WarmUp:
 
         What is not known is inf, which no potential is; and states can be compared, which NaN could not.
         """
-        seen = [math.inf] * 4 if self._result is None else list(self._result[:4])
+        seen = [math.inf] * 4 if self._result is None else self._result[:4]
         last = [math.inf if math.isnan(value) else value for value in self._last]
         room = [math.inf] * (self._capacity - len(self._values))
-        return [*seen, *last, self._noise, float(self._noise_seen), *self._values, *room]
+        return [*Known(*seen, *last, self._noise, float(self._noise_seen)), *self._values, *room]
 
     def window(self) -> list[float]:
         """Return which window it is in, and what else was added up there."""
         length, settled = (0, False) if self._result is None else (self._result.steps, self._result.settled)
-        places = self._seen, self._begin, self.until, self._block, self._in_partial, length, self._before[1], settled
-        return [*map(float, places), self._partial, self._mean, self._squares, self._before[0]]
+        made = Window(
+            seen=self._seen,
+            begin=self._begin,
+            until=self.until,
+            block=self._block,
+            in_partial=self._in_partial,
+            length=length,
+            count_before=self._before[1],
+            settled=settled,
+            partial=self._partial,
+            mean=self._mean,
+            squares=self._squares,
+            mean_before=self._before[0],
+        )
+        return [*map(float, made)]
 
     @classmethod
     def from_numbers(
@@ -174,38 +220,51 @@ class WarmUp:
     ) -> "WarmUp":
         """Return a warm-up that goes on; of version 0.1, which knew one window, there is no `window`."""
         made = cls(steps, at_most)
-        before, last = (value if math.isfinite(value) else math.nan for value in numbers[4:6])
-        values = [value for value in numbers[8:] if math.isfinite(value)]
+        known = Known(*numbers[: len(Known._fields)])
+        values = [value for value in numbers[len(known) :] if math.isfinite(value)]
+        over = math.isfinite(known.mean)
         if window is None:
             for value in values:
                 made.observe(value)
-            window = [*made.window()]
-            values = made._values
-            if math.isfinite(numbers[0]):
-                window[:8] = map(float, (steps, steps // 2, steps, 1, 0, steps - steps // 2, 1, True))
-        places = [int(place) for place in window[:8]]
-        seen, begin, until, block, in_partial, length, count, settled = places
+            place, values = Window(*made.window()), made._values
+            if over:
+                half = steps // 2
+                place = place._replace(
+                    seen=steps,
+                    begin=half,
+                    until=steps,
+                    block=1,
+                    in_partial=0,
+                    length=steps - half,
+                    count_before=1,
+                    settled=1,
+                )
+        else:
+            place = Window(*window)
+        counts = place[:8]
         if not (
-            all(map(math.isfinite, window))
-            and places == window[:8]
-            and length >= 0
-            and count >= 0
-            and settled in (0, 1)
-            and 0 <= begin < until <= made.at_most
-            and 0 <= seen <= until
-            and 0 <= in_partial < block
+            all(map(math.isfinite, place))
+            and all(float(count).is_integer() and count >= 0 for count in counts)
+            and place.settled in (0, 1)
+            and place.begin < place.until <= made.at_most
+            and place.seen <= place.until
+            and place.in_partial < place.block
             and len(values) <= steps
         ):
-            raise ValueError(f"the state has a warm-up of windows {places}, which no run has; load one that was saved")
+            raise ValueError(
+                f"the state has a warm-up of windows {[*counts]}, which no run has; load one that was saved"
+            )
+        before, last = (value if math.isfinite(value) else math.nan for value in (known.before, known.last))
         made._last = before, last
-        made._noise, made._noise_seen = numbers[6], int(numbers[7])
-        made._seen, made._begin, made.until, made._block, made._in_partial = seen, begin, until, block, in_partial
-        made._partial, made._mean, made._squares, mean_before = window[8:]
-        made._before = mean_before, count
+        made._noise, made._noise_seen = known.noise_now, int(known.noise_seen)
+        made._seen, made._begin, made.until = int(place.seen), int(place.begin), int(place.until)
+        made._block, made._in_partial = int(place.block), int(place.in_partial)
+        made._partial, made._mean, made._squares = place.partial, place.mean, place.squares
+        made._before = place.mean_before, int(place.count_before)
         made._values = values
-        if math.isfinite(numbers[0]):
-            mean, variance, noise, correlation_time = numbers[:4]
-            made._result = Seen(mean, variance, noise, correlation_time, max(length, 1), bool(settled))
+        if over:
+            length, settled = max(int(place.length), 1), bool(place.settled)
+            made._result = Seen(*known[:4], length, settled)
         return made
 
 
