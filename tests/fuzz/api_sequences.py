@@ -120,7 +120,7 @@ def observed(optimizer: Any, params: list[Tensor], number: int, luck: random.Ran
 
 def nan(optimizer: Any, params: list[Tensor], number: int, luck: random.Random) -> None:
     loss = gradients(params, number)
-    if hasattr(optimizer, "check_gradients") and optimizer.exploring:  # no other method looks
+    if getattr(optimizer, "check_gradients", False) and getattr(optimizer, "exploring", True):  # no other looks
         if luck.random() < 0.5:
             params[luck.randrange(4)].grad.view(-1)[0] = math.nan
         else:

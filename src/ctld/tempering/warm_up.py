@@ -190,10 +190,10 @@ class WarmUp:
 
         What is not known is inf, which no potential is; and states can be compared, which NaN could not.
         """
-        seen = [math.inf] * 4 if self._result is None else self._result[:4]
-        last = [math.inf if math.isnan(value) else value for value in self._last]
+        result = (math.inf,) * 4 if self._result is None else self._result[:4]
+        before, last = (math.inf if math.isnan(value) else value for value in self._last)
         room = [math.inf] * (self._capacity - len(self._values))
-        return [*Known(*seen, *last, self._noise, float(self._noise_seen)), *self._values, *room]
+        return [*Known(*result, before, last, self._noise, float(self._noise_seen)), *self._values, *room]
 
     def window(self) -> list[float]:
         """Return which window it is in, and what else was added up there."""
