@@ -236,6 +236,33 @@ def test_a_chain_that_is_lost_is_given_up_and_left_out():
         sampled(model=[models[1]] * 2, lr=0.01)
 
 
+def test_a_chain_without_a_loss_does_not_stop_the_others():
+    """With lr="auto" the curvature is looked at where there is one; R-hat is that of the chains that are left."""
+    models = [PROBLEM.model(seed) for seed in range(3)]
+    nn.init.constant_(models[1].weight, 1e200)
+    with pytest.warns(UserWarning, match="chain 1 has refused 20 steps in a row"):
+        draws = sampled(model=models, num_steps=400)
+    assert draws.counts.lost == (1,)
+    assert draws.r_hat < 1.5
+    assert draws.ess > 1
+    with pytest.raises(FloatingPointError, match="no chain has a finite loss at the start"):
+        sampled(model=[models[1]] * 2)
+
+
+def test_the_curvature_is_looked_at_where_each_chain_starts():
+    """Of q⁴/12 it is q²: the chain at 3 decides, though it is not the first."""
+
+    class Quartic(nn.Module):
+        def __init__(self, start):
+            super().__init__()
+            self.q = nn.Parameter(torch.tensor([start], dtype=torch.float64))
+
+    models = [Quartic(0.1), Quartic(3.0)]
+    options = {"num_data": 1, "num_steps": 2, "burn_in": 0.0, "progress": False, "seed": 0}
+    draws = ctld.sample(models, lambda model, batch: (model.q**4 / 12).sum(), [torch.zeros(1)], **options)
+    assert draws.settings["lr"] == pytest.approx(0.4 / 9.0, rel=0.01)
+
+
 def test_chains_that_disagree_are_called_so():
     with pytest.warns(
         ConvergenceWarning, match=r"R-hat is .*: the chains, which began at different places, do not agree"

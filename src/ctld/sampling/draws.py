@@ -97,7 +97,8 @@ class Draws:
         return min(self._extreme("ess_bulk", np.min), self._extreme("ess_tail", np.min))
 
     def _extreme(self, what: str, of: Any) -> float:
-        if len(self) < 2 or min(self.counts.draws, default=0) < 4 or not self.quantities:
+        kept = [count for chain, count in enumerate(self.counts.draws) if chain not in self.counts.lost]
+        if len(self) < 2 or min(kept, default=0) < 4 or not self.quantities:
             return float("nan")
         found = [np.asarray(getattr(each, what)) for each in self._agreement.values()]
         return float(of([of(values) for values in found if values.size]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import time
@@ -197,13 +198,14 @@ class Run:
     def _looked_at(self, when: str) -> float:
         """Return the learning rate for the curvature at the chains, and log it."""
         plan = self.plan
-        chains = [0] if when == "at the start" and not plan.spread else range(len(self.models))
-        lost = self.lost
+        same = when == "at the start" and not plan.spread and len({id(model) for model in plan.models}) == 1
         tops = [
-            learning_rate.top_curvature(self.models[chain], self.loss, self._some_batches(), prior=plan.weight_decay)
-            for chain in chains
-            if not lost[chain]
+            learning_rate.top_curvature(model, self.loss, self._some_batches(), prior=plan.weight_decay)
+            for model, lost in zip(self.models[:1] if same else self.models, self.lost, strict=False)
+            if not lost and self._has_a_loss(model)
         ]
+        if not tops:
+            raise FloatingPointError(f"no chain has a finite loss {when}. Lower lr, or start nearer to the posterior")
         self.tops = tops
         sampler = plan.sampler if isinstance(plan.sampler, str) else ""
         epochs = len(plan.loader) if isinstance(plan.loader, Sized) else self._epoch_by_rows()
@@ -218,6 +220,13 @@ class Run:
         )
         _log.info("lr = %.3g: top curvature %.3g %s, bounded by %s", lr, max(tops), when, why)
         return lr
+
+    @torch.no_grad()
+    def _has_a_loss(self, model: nn.Module) -> bool:
+        """False where a chain has just blown up: its steps are refused, and it is given up soon."""
+        twin = copy.deepcopy(model)  # running statistics and random numbers stay as they are
+        with torch.random.fork_rng():
+            return all(math.isfinite(float(self.loss(twin, batch))) for batch in self._some_batches())
 
     def _epoch_by_rows(self) -> int:
         """Return about how many batches an epoch has, for a loader that does not say."""
