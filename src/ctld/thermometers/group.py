@@ -83,6 +83,7 @@ class GroupThermometer:
             self.configurational.add(configurational)
             if not math.isnan(heat):
                 self.heat.add(heat)
+            self._average()  # now, so that what is known is a function of what is saved
 
     def hold(self, seen: tuple[int, Tensor] | None) -> None:
         """Which elements were looked at, and their projections; None when a probe is over."""
