@@ -7,13 +7,15 @@ so they can run side by side, and the plan of an interrupted search is the plan 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scipy.stats import qmc
 
 from ctld_lab.records import RecordError, StudyDirectory, number, write_json
-from ctld_lab.report.wording import show_settings
 from ctld_lab.streams import stream_seed
+
+if TYPE_CHECKING:
+    from ctld_lab.report.provenance import Trial
 
 Space = Mapping[str, tuple[float, float]]
 """Option → lowest and highest value, searched on a logarithmic scale. `friction` stands for 1 − momentum."""
@@ -55,14 +57,14 @@ class Searches:
         trials: int,
         *,
         metric: str,
-        stored: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+        stored: "Mapping[str, Sequence[Trial]] | None" = None,
     ) -> None:
         self._directory, self._spaces, self._metric, self._stored = directory, spaces, metric, stored
         self._proposals = {name: propose(space, trials) for name, space in spaces.items()}
         for name, proposed in self._proposals.items():
             if stored is None:
                 break
-            if [show_settings(x) for x in proposed] != [str(line["parameters"]) for line in stored.get(name, ())]:
+            if proposed != [trial.parameters for trial in stored.get(name, ())]:
                 raise RecordError(
                     f"--tuned: the stored trials of {name} are not the {trials} that this version would run; leave --tuned "
                     "out, and they are run"
@@ -93,12 +95,8 @@ class Searches:
     def _outcome(self, name: str, place: int, parameters: dict[str, float]) -> dict[str, Any] | None:
         told: dict[str, Any] = {"run": _run(name, place), "parameters": parameters}
         if self._stored is not None:
-            line = self._stored[name][place]
-            return told | {
-                "value": float(line["value"]),
-                "diverged": line["state"] == "diverged",
-                "seconds": float(line["seconds"]),
-            }
+            trial = self._stored[name][place]
+            return told | {"value": trial.value, "diverged": trial.state == "diverged", "seconds": trial.seconds}
         result = self._directory.run(told["run"]).result()
         if result is None:
             return None
@@ -129,20 +127,19 @@ def _run(name: str, place: int) -> str:
     return f"tune-{name}-{place:02d}"
 
 
-def stored_trials(report: Path, study: str, scale: str, data: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """By search, what a published report holds of a study of the same size on the same data."""
+def stored_trials(report: Path, study: str, scale: str, data: Mapping[str, Any]) -> "dict[str, list[Trial]]":
+    """Return the trials by search that a published report holds of a study of the same size on the same data."""
+    from ctld_lab.report.provenance import searches
     from ctld_lab.report.reading import read_study
 
     record = read_study(report / study)
     if record.problem is not None:
         raise RecordError(f"--tuned {report}: {record.problem}")
     there = record.description.get("scale"), record.description.get("data", {}).get("sha256")
-    if "trials" not in record.tables or there != (scale, data.get("sha256")):
+    found = {search.name: search.trials for search in searches(record)}
+    if not found or there != (scale, data.get("sha256")):
         raise RecordError(
             f"--tuned {report} holds no trials of the study {study} at the scale {scale} on these data; give a report that was "
             "published with them, or leave --tuned out"
         )
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in record.tables["trials"].to_dict("records"):
-        found.setdefault(str(line["method"]), []).append({str(key): value for key, value in line.items()})
     return found

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ctld_lab.report import tidy
 from ctld_lab.report.plots import BLACK, BLUE, COLOURS, GREY, LOG, NAMES, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.reading import StudyRecord
-from ctld_lab.report.sections import Content, Prose, Table, cells, picture, value_cell
-from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
+from ctld_lab.report.sections import Content, Prose, Table, cells, value_cell
+from ctld_lab.report.tables import Row, final_table
 from ctld_lab.report.temperature import UNIFORM_SHARE
 from ctld_lab.report.wording import PLUS_MINUS, show, show_setting
 
@@ -28,7 +28,6 @@ TEMPERINGS = {
 }
 BOUND = Key("rate of the bound: 1/(Lη), or η", GREY, dashes=(3.0, 2.0))
 LARGEST_MISFIT = 4.0  # χ² per degree of freedom; above it there is no such law
-SLOPES, POINTS = TABLES["theorem"], TABLES["theorem-points"]
 QUANTITIES = {
     "decaying_bias": "decaying bias", "decaying_mse": "decaying MSE", "decaying_variance": "decaying variance",
     "limit": "bias left", "cold_limit": "bias left at g = 1",
@@ -45,15 +44,13 @@ def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.method.startswith("d = ")]
     done = [row for row in rows if row.done]
     exact = {
-        "kinetic_temperature": _exact(study, rows, "kinetic_target"),
-        "mean_square": _exact(study, rows, "mean_square_exact"),
+        "kinetic_temperature": _exact(rows, "kinetic_target"),
+        "mean_square": _exact(rows, "mean_square_exact"),
     }
-    slopes, points = _frames(study)
-    found = Content(data={"seeds": seeds_frame(rows)})
-    prose = Prose(
-        "double_well", rows=[row for row in done if row.variant == "tempered"], exact=exact, slopes=len(slopes)
-    )
-    found.summary += prose.paragraphs("summary")
+    slopes, points = theorem(study)
+    tempered = [row for row in done if row.variant == "tempered"]
+    prose = Prose("double_well", rows=tempered, exact=exact, slopes=len(slopes))
+    found = Content(summary=prose.paragraphs("summary"))
     if done:
         panels = [
             _panel(done, "Kinetic temperature at g = 1", "kinetic_temperature", "rᵀr/d", exact["kinetic_temperature"]),
@@ -63,9 +60,9 @@ def content(study: StudyRecord) -> Content:
         found.plots.append(Plot("exactness", prose("caption"), panels, list(KEYS.values())))
     if rows:
         found.tables.append(_exactness(study, rows, exact, prose))
-    found.plots += _theorem_plot(study, points, prose("theorem_caption"))
-    found.data["theorem-points"] = points
-    if not (slopes.empty and points.empty):
+    if len(points):
+        found.plots.append(_theorem_plot(points, prose("theorem_caption")))
+    if len(slopes):
         found.tables.append(_theorem_table(slopes, prose))
     return found
 
@@ -77,9 +74,8 @@ def dimensions(row: Row) -> int:
     return int(row.method.removeprefix("d = ").replace(",", ""))
 
 
-def _exact(study: StudyRecord, rows: Sequence[Row], name: str) -> float:
-    known = [float(run.result[name]) for run in study.finals if name in run.result]
-    return next(iter(known), next((row.estimate(name).mean for row in rows if name in row.metrics), math.nan))
+def _exact(rows: Sequence[Row], name: str) -> float:
+    return next((row.estimate(name).mean for row in rows if name in row.metrics), math.nan)
 
 
 def _panel(rows: Sequence[Row], title: str, metric: str, ylabel: str, exact: float) -> Panel:
@@ -95,56 +91,54 @@ def _panel(rows: Sequence[Row], title: str, metric: str, ylabel: str, exact: flo
 
 def _exactness(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float], prose: Prose) -> Table:
     columns = ["Dimensions", "Tempering", "Kinetic temperature", "⟨x²⟩", "TV of α", "Share at g = 1", "Crossings"]
-    steps = {run.config.get("dimensions"): run.config.get("steps") for run in study.finals if run.kind == "double_well"}
+    made = study.table[(study.table["metric"] == "steps") & (study.table["at"] == "run")]
+    steps = made.drop_duplicates("method").set_index("method")["value"].to_dict()
     body = []
     for row in sorted(rows, key=lambda row: (dimensions(row), row.variant)):
         texts = [value_cell(row, metric, marked=False).text for metric in SHOWN]
         if row.variant == "untempered":
             texts[2] = texts[3] = "–"  # there is no α
-        made = steps.get(dimensions(row))
-        texts.append(f"{made:,}" if isinstance(made, int) else "–")
+        texts.append(f"{int(steps[row.method]):,}" if row.method in steps else "–")
         body.append(cells(f"{dimensions(row):,}", row.variant, *texts, row.state))
     ideal = [show(exact["kinetic_temperature"]), show(exact["mean_square"]), "0", show(UNIFORM_SHARE, 3)]
     body.append(cells("exact", "", *ideal, "", "", ""))
     caption, notes = "Exactness and exploration by dimension", prose.paragraphs("notes")
-    return Table("exactness", caption, [*columns, "Steps", "Runs"], body, final_frame(rows), notes)
+    return Table("exactness", caption, [*columns, "Steps", "Runs"], body, notes)
 
 
 # ---- Theorem 2 ----
 
 
-def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Slopes and points."""
-    if study.published:
-        return study.table("theorem"), study.table("theorem-points")
-    slopes: list[list[Any]] = []
-    points: list[list[Any]] = []
-    runs = [x for x in study.finals if x.kind == "theorem" and x.state == "done" and x.result.get("step_sizes")]
-    order = [*TEMPERINGS]
-    runs.sort(key=lambda run: [*order, run.config.get("tempering")].index(run.config.get("tempering")))
-    for variant, variable in (("steps", "L"), ("step_size", "η")):
-        for run in (run for run in runs if run.variant == variant):
-            tempering, sizes = str(run.config.get("tempering", "none")), run.result["step_sizes"]
-            whole = variable == "η"
-            fits = run.result.get("slopes", {}) if whole else sizes[0].get("slopes", {})
-            numbers = ("slope", "error", "bound", "from", "to", "misfit")
-            slopes += [
-                [tempering, name, variable, *(fit.get(x, math.nan) for x in numbers)] for name, fit in fits.items()
-            ]
-            lines = sizes if whole else sizes[0].get("lengths", [])
-            at, names = ("step_size", tuple(PANELS)[2:]) if whole else ("steps", tuple(PANELS)[:2])
-            points += [
-                [tempering, name, variable, line.get(at), line.get(name), line.get(f"{name}_error")]
-                for name in names
-                for line in lines
-                if name in line
-            ]
-    return pd.DataFrame(slopes, columns=SLOPES), pd.DataFrame(points, columns=POINTS)
+def theorem(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the slopes (a column for each of their numbers) and the points that they were fitted to."""
+    table = study.table[study.table["at"] == "fit"]
+    names = table["metric"].str.partition(" ")
+    slopes = table.assign(quantity=names[0], number=names[2]).pivot_table(
+        aggfunc="first", index=["method", "variant", "quantity"], columns="number", values="value"
+    )
+    slopes = slopes.reindex(columns=["slope", f"slope{tidy.SE}", "bound", "from", "to", "misfit"])
+    fitted = slopes.rename(columns={f"slope{tidy.SE}": "standard_error"}).reset_index()
+    points = study.places([name + more for name in PANELS for more in ("", tidy.SE)])
+    points = points[points["at"].str.contains("=")]
+    variable = points["at"].str.partition("=")
+    points = points.assign(
+        at=pd.to_numeric(variable[2]),
+        quantity=points["metric"].str.removesuffix(tidy.SE),
+        number=points["metric"].str.endswith(tidy.SE).map({False: "value", True: "standard_error"}),
+    ).pivot_table(aggfunc="first", index=["method", "variant", "quantity", "at"], columns="number", values="value")
+    points = points.reindex(columns=["value", "standard_error"]).reset_index()
+    ranks = {name: place for place, name in enumerate([*TEMPERINGS, *QUANTITIES, "L", "η"])}
+    renamed = [frame.rename(columns={"method": "tempering", "variant": "variable"}) for frame in (fitted, points)]
+    found = [
+        frame.sort_values(
+            ["variable", "tempering", "quantity"], key=lambda column: column.map(ranks), ignore_index=True
+        )
+        for frame in renamed
+    ]
+    return found[0], found[1]
 
 
-def _theorem_plot(study: StudyRecord, points: pd.DataFrame, caption: str) -> list[Plot]:
-    if points.empty:
-        return picture(study, "theorem", caption)
+def _theorem_plot(points: pd.DataFrame, caption: str) -> Plot:
     keys = [_key(tempering) for tempering in dict.fromkeys(points["tempering"])]
     panels = []
     for quantity, (title, xlabel, ylabel) in PANELS.items():
@@ -158,7 +152,7 @@ def _theorem_plot(study: StudyRecord, points: pd.DataFrame, caption: str) -> lis
         series += _rate(chosen, -1.0 if "steps" in xlabel else 1.0)
         words = "no such run is finished"
         panels.append(Panel(title, series, xlabel, ylabel, x=LOG, y=LOG, words=words))
-    return [Plot("theorem", caption, panels, [*keys, BOUND], columns=2)]
+    return Plot("theorem", caption, panels, [*keys, BOUND], columns=2)
 
 
 def _key(tempering: str) -> Key:
@@ -199,4 +193,4 @@ def _theorem_table(slopes: pd.DataFrame, prose: Prose) -> Table:
         names = [_key(line["tempering"]).label, QUANTITIES.get(line["quantity"], line["quantity"])]
         body.append(cells(*names, line["variable"], power, bound, beside(line), limits, show(line["misfit"], 2)))
     columns = ["Tempering", "Quantity", "Against", "Exponent", "Theorem", "Falls", "Fitted over", "χ² per degree"]
-    return Table("theorem", "Exponents of Theorem 2", columns, body, slopes, prose.paragraphs("theorem_notes"))
+    return Table("theorem", "Exponents of Theorem 2", columns, body, prose.paragraphs("theorem_notes"))

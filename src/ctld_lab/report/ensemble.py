@@ -4,13 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import pandas as pd
-
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, LOG, ORANGE, VERMILION, Key, Panel, Plot, Series
+from ctld_lab.report.provenance import searches
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, marks_note, standing, value_cell, verdict
-from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.tables import Row, difference, final_frame, final_table, seeds_frame
+from ctld_lab.report.tables import Row, difference, final_table
 from ctld_lab.report.wording import show, show_estimate, show_setting
 from ctld_lab.statistics import HIGHER, LOWER, NOTHING, TIE, UNDECIDED, Estimate, word
 
@@ -25,7 +23,6 @@ BESIDE = {
     "train nll": "Its training nll",
     "train nats": "Its training nll",
 }
-DIFFERENCES = TABLES["differences"]
 STYLES = {"cycles_paper": (GREEN, "s"), DRIVEN: (BLUE, "o"), CONSTANT: (ORANGE, "^")}
 LINES: dict[str, tuple[str, tuple[float, ...]]] = {COLD: (VERMILION, (4.0, 1.5)), "sgd": (BLACK, (1.5, 1.0))}
 Differences = dict[tuple[str, str, str, str], tuple[Estimate, str]]
@@ -34,7 +31,7 @@ Differences = dict[tuple[str, str, str, str], tuple[Estimate, str]]
 def content(study: StudyRecord) -> Content:
     rows = [row for row in final_table(study) if row.done or row.failed or row.variant != CURVE]
     workloads = {name: _of_method(study, rows, name) for name in _workloads(study, rows)}
-    found = Content(data={"seeds": seeds_frame(rows), "heats": heats_frame(study)})
+    found = Content()
     differences = _differences(study, workloads)
     words = {name: differences.get((name, DRIVEN, CONSTANT, NLL), (NOTHING, ""))[1] for name in workloads}
     prose = Prose(
@@ -79,9 +76,8 @@ def _of_method(study: StudyRecord, rows: Sequence[Row], name: str) -> dict[str, 
 
 
 def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> Table:
-    members = {
-        run.method: run.result["members"] for run in study.finals if run.variant == name and "members" in run.result
-    }
+    own = study.table[(study.table["metric"] == "members") & (study.table["variant"] == name)]
+    members = {method: int(count) for method, count in zip(own["method"], own["value"], strict=True)}
     beside = {metric: title for metric, title in BESIDE.items() if any(metric in row.metrics for row in rows)}
     body = [
         cells(
@@ -94,31 +90,16 @@ def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> 
     text = "text" in study.settings.get("workloads", {}).get(name, {})
     more = prose.paragraphs("final_notes", text=text, heats=_heats(study, name), edges=_edges(study, name))
     caption = f"{study.title(name)}: the averaged prediction"
-    return Table(f"final-{name}", caption, columns, body, final_frame(rows), [*marks_note(rows), *more])
-
-
-def heats_frame(study: StudyRecord) -> pd.DataFrame:
-    """What temperature each run really had: an α that moves by itself need not be uniform. As published, or from the runs."""
-    if study.published:
-        return study.table("heats")
-    lines = [
-        [
-            run.method,
-            run.variant,
-            run.seed,
-            run.result["temperature"],
-            run.result["tempering"].get("mean_ratio", math.nan),
-        ]
-        for run in study.finals
-        if isinstance(run.result.get("tempering"), dict) and run.result.get("temperature", 0.0) > 0
-    ]
-    return pd.DataFrame(lines, columns=TABLES["heats"])
+    return Table(f"final-{name}", caption, columns, body, [*marks_note(rows), *more])
 
 
 def _heats(study: StudyRecord, name: str) -> list[str]:
-    """The means over runs, with T."""
-    frame = heats_frame(study).query("variant == @name")
-    means = frame.groupby("method", sort=False)[["temperature", "mean_ratio"]].mean()
+    """What temperature the runs really had, in the mean, with T: an α that moves by itself need not be uniform."""
+    rows = study.table[study.table["metric"].isin(["temperature", "mean_ratio"]) & (study.table["variant"] == name)]
+    means = rows.pivot_table(index="method", columns="metric", values="value").reindex(
+        columns=["temperature", "mean_ratio"]
+    )
+    means = means[means["temperature"] > 0]
     return [
         f"{study.title(method)} {show(means.at[method, 'mean_ratio'], 3)} (T = {show(means.at[method, 'temperature'], 3)})"
         for method in study.methods
@@ -128,36 +109,32 @@ def _heats(study: StudyRecord, name: str) -> list[str]:
 
 def _edges(study: StudyRecord, name: str) -> list[str]:
     """A choice that is the lowest or the highest of what was tried may not be the best there is."""
-    at_edge = []
+    at_edge, found = [], {search.name: search for search in searches(study)}
     for method in study.methods:
-        record = study.tuning.get(f"{name}-{method}", {})
-        trials = record.get("trials", [])
-        for option, value in record.get("chosen", {}).items() if len(trials) > 2 else ():
-            tried = [trial.get("parameters", {}).get(option, math.nan) for trial in trials]
+        search = found.get(f"{name}-{method}")
+        if search is None or len(search.trials) < 3:
+            continue
+        for option, value in (search.chosen or {}).items():
+            tried = [trial.parameters.get(option, math.nan) for trial in search.trials]
             if value in (min(tried), max(tried)):
                 at_edge.append(f"{study.title(method)} ({'lowest' if value == min(tried) else 'highest'} {option})")
     return at_edge
 
 
 def _differences(study: StudyRecord, workloads: dict[str, dict[str, Row]]) -> Differences:
-    """(workload, one, other, metric) → the difference and its word. Published ones are paired, and taken as they are."""
-    stored = {}
-    for _, line in study.table("differences").iterrows():
-        if line["count"] > 1:
-            numbers = Estimate(line["mean"], line["low"], line["high"], int(line["count"]))
-            stored[line["workload"], line["one"], line["other"], line["metric"]] = numbers
+    """(workload, one, other, metric) → the difference and its word."""
     found: Differences = {}
     for name, rows in workloads.items():
         for one, other in (*PRIMARY, *SECONDARY):
             for metric in JUDGED if {one, other} <= rows.keys() else ():
                 key = name, one, other, metric
-                each = stored.get(key) or difference(rows[one], rows[other], metric)
+                each = difference(rows[one], rows[other], metric)
                 found[key] = each, word(each, rows[other].estimate(metric).mean)
     return found
 
 
 def _difference_table(study: StudyRecord, workloads: Sequence[str], differences: Differences, prose: Prose) -> Table:
-    body, lines = [], []
+    body = []
     for name in workloads:
         for pair in (*PRIMARY, *SECONDARY):
             found = {metric: differences.get((name, *pair, metric), (NOTHING, "")) for metric in JUDGED}
@@ -165,12 +142,9 @@ def _difference_table(study: StudyRecord, workloads: Sequence[str], differences:
             title = " − ".join(study.title(method) for method in pair)
             estimates = [show_estimate(each) for each, _ in found.values()]
             body.append(cells(study.title(name), title, role, found[NLL][1] or "–", *estimates))
-            for metric, (each, told) in found.items():
-                lines.append([name, *pair, role, metric, each.mean, *each.ends, each.count, told])
     columns = ["Workload", "Difference", "Planned as", "By nll", *JUDGED.values()]
-    frame = pd.DataFrame(lines, columns=DIFFERENCES)
     return Table(
-        "differences", "The comparisons that were planned", columns, body, frame, prose.paragraphs("difference_notes")
+        "differences", "The comparisons that were planned", columns, body, prose.paragraphs("difference_notes")
     )
 
 
@@ -254,5 +228,4 @@ def _curve_table(rows: Sequence[Row]) -> Table:
         "Test nll against T",
         ["Method", "T", *metrics.values(), "Runs"],
         body,
-        final_frame(ordered),
     )

@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from ctld_lab.report.reading import RunRecord, StudyRecord
-from ctld_lab.report.shapes import TABLES
 from ctld_lab.report.wording import counted, show_estimate
 from ctld_lab.statistics import Estimate
 
@@ -26,7 +25,14 @@ MEASURED = (
     "crossing_rate",
     "crossing_ratio",
 )
-WELLS, TARGETS, RUNS = TABLES["wells"], TABLES["targets"], TABLES["runs"]
+WELLS = [
+    "dimensions", "tempering", "kinetic_temperature", "kinetic_temperature_error", "configurational_temperature",
+    "configurational_temperature_error", "mean_square_ratio", "mean_square_ratio_error", "crossing_rate",
+    "crossing_rate_error", "crossing_ratio", "crossing_ratio_error", "kinetic_scatter", "square_scatter",
+    "largest_total_variation", "fewest_half_trips", "steps", "runs",
+]  # fmt: skip
+TARGETS = ["target", "tempering", "average", "mean", "error", "expected", "expected_error", "errors_away"]
+RUNS = ["target", "dimensions", "tempering", "seed", "average", "mean", "error"]
 BESIDE = ["state", "depth", "most_half_trips"]  # of runs, and not stored
 
 
@@ -132,10 +138,17 @@ def _result(study: StudyRecord, variant: str) -> dict[str, Any]:
     return next((run.result for run in study.finals if run.variant == variant), {})
 
 
+def _stored(study: StudyRecord, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    folder, title = study.directory.path.parent / "tables", study.directory.path.resolve().name
+    path = folder / f"{title}-{name}.csv"
+    texts = dict.fromkeys(("dimensions", "tempering", "target", "average"), str)
+    return pd.read_csv(path, dtype=texts) if path.is_file() else pd.DataFrame(columns=list(columns))
+
+
 def wells_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per dimension and tempering, the last without tempering: as it was published, or from the runs."""
     if study.published:
-        frame = study.table("wells")
+        frame = _stored(study, "wells", WELLS)
         whole: dict[str, list[Any]] = {
             x: [int(y) if y == y else "" for y in pd.to_numeric(frame[x])] for x in ("steps", "runs")
         }
@@ -169,7 +182,7 @@ def wells_frame(study: StudyRecord) -> pd.DataFrame:
 def targets_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per target, tempering and average: as it was published, or from the runs."""
     if study.published:
-        return study.table("targets")
+        return _stored(study, "targets", TARGETS)
     answers = _result(study, "reference").get("means", {})
     lines: list[list[Any]] = []
     for group in groups(study, wells=False):
@@ -195,7 +208,7 @@ def targets_frame(study: StudyRecord) -> pd.DataFrame:
 def runs_frame(study: StudyRecord) -> pd.DataFrame:
     """One line per run and average, of which the others are made: as it was published, or from the runs."""
     if study.published:
-        return study.table("runs")
+        return _stored(study, "runs", RUNS)
     lines: list[list[Any]] = []
     for group in [*groups(study, wells=True), *groups(study, wells=False)]:
         for run in group.done:

@@ -5,30 +5,22 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
+from ctld_lab.files import printable
 from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
-from ctld_lab.report import double_well, ensemble, flatness, methods, sensitivity, temperings, timing
+from ctld_lab.report import double_well, ensemble, flatness, methods, sensitivity, temperings, tidy, timing
 from ctld_lab.report.plots import Plot, as_data, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
-from ctld_lab.report.sections import (
-    COLUMNS,
-    TEMPLATES,
-    Content,
-    Prose,
-    Table,
-    cells,
-    standing,
-    value_cell,
-)
-from ctld_lab.report.shapes import printable
-from ctld_lab.report.tables import final_frame, final_table, seeds_frame
+from ctld_lab.report.sections import COLUMNS, TEMPLATES, Content, Prose, Table, cells, standing, value_cell
+from ctld_lab.report.tables import final_table
 from ctld_lab.report.wording import counted, shortened
 
 CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the page
@@ -54,9 +46,11 @@ class Section:
     content: Content = field(default_factory=Content)
     provenance: Provenance | None = None
     settings: str = ""
+    table: bool = True
+    """Its numbers lie in tables/ID.csv."""
 
     def stem(self, name: str) -> str:
-        """Of the files of a table or plot."""
+        """The name of a figure's file."""
         return f"{self.id}-{_slug(name)}"
 
 
@@ -67,21 +61,29 @@ def build(root: Path, output: Path | None = None) -> Path:
     each study was as well, and a report of it is made from its tables. Returns the path of the page.
     """
     output = root if output is None else output
-    for folder in (output, output / "figures", output / "tables"):
-        folder.mkdir(parents=True, exist_ok=True)
     order = list(CONTENTS)
     studies = [read_study(directory) for directory in find_studies(root)]
     studies.sort(key=lambda study: order.index(study.name) if study.name in order else len(order))
-    sections = [_section(study, name, output) for study, name in zip(studies, _names(studies), strict=True)]
-    for study, section in zip(studies, sections, strict=True):
-        if output.resolve() != root.resolve() and section.provenance and not (output / section.id / "runs").exists():
-            _publish(study, section.provenance, output / section.id)
-    sections += _flatness(studies, [section.id for section in sections], output)
+    named = dict(zip(_names(studies), studies, strict=True))
+    if output.resolve() != root.resolve():
+        for name, study in named.items():
+            if not study.problem and not (output / name / "runs").exists():
+                (output / name).mkdir(parents=True, exist_ok=True)
+                write_json(output / name / "study.json", published(study))
+    return write_page(named, output)
+
+
+def write_page(studies: Mapping[str, StudyRecord], output: Path) -> Path:
+    """Write the page of these studies, their tables and their figures."""
+    for folder in (output, output / "figures", output / "tables"):
+        folder.mkdir(parents=True, exist_ok=True)
+    sections = [_section(study, name, output) for name, study in studies.items()]
+    sections += _flatness(studies, output)
     script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"panels": _panels, "picture": _picture}
+    environment.filters["panels"] = _panels
     page = environment.get_template("page.html").render(
         sections=sections, columns=list(COLUMNS.values()), matrix_note=Prose("common")("matrix"),
         standings=[(section.id, each) for section in sections for each in section.content.standings],
@@ -91,6 +93,14 @@ def build(root: Path, output: Path | None = None) -> Path:
     path = output / "report.html"
     write_bytes(path, page.encode())
     return path
+
+
+def published(study: StudyRecord) -> dict[str, Any]:
+    """Return the description with what a report of the table alone needs to know: commit, machine and command."""
+    source = provenance(study)
+    made = {"published": run_states(study), "machine": " | ".join(source.environments), "commands": source.commands}
+    data = {name: value for name, value in study.description.get("data", {}).items() if name != "path"}
+    return {**study.description, **made, "data": data}
 
 
 def _names(studies: Sequence[StudyRecord]) -> list[str]:
@@ -129,66 +139,40 @@ def _section(study: StudyRecord, name: str, output: Path) -> Section:
         section.problem = f"This study cannot be shown: {told(error)}"
         return section
     section.provenance = provenance(study)
-    _store(section, output)
+    tidy.write(output / "tables" / f"{name}.csv", study.table)
+    _draw(section, output)
     if study.settings:
         section.settings = json.dumps(study.settings, indent=1, ensure_ascii=False)
     return section
 
 
-def _publish(study: StudyRecord, source: Provenance, folder: Path) -> None:
-    """What a report of the tables needs to know, with commit, machine and command."""
-    made = {"published": run_states(study), "machine": " | ".join(source.environments), "commands": source.commands}
-    data = {name: value for name, value in study.description.get("data", {}).items() if name != "path"}
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "study.json", {**study.description, **made, "data": data})
-
-
-def _flatness(studies: Sequence[StudyRecord], names: Sequence[str], output: Path) -> list[Section]:
+def _flatness(studies: Mapping[str, StudyRecord], output: Path) -> list[Section]:
     """One section for all studies of whose runs it was measured; none, if of none."""
-    parts: list[flatness.Part] = []
-    problems: list[tuple[str, str]] = []
-    for study, name in zip(studies, names, strict=True):
-        try:
-            part = flatness.read_flatness(study, name)
-        except BROKEN as error:
-            problems.append((str(study.directory.path), told(error)))
-            continue
-        problems += part.problems
-        parts += [] if part.frames["values"].empty else [part]
+    parts = [part for name, study in studies.items() if (part := flatness.Part(study, name)).values]
+    problems = [x for study in studies.values() for x in study.broken if x[0].endswith("/flatness.json")]
     if not parts and not problems:
         return []
-    count = sum(part.runs for part in parts)
+    count = sum(part.facts.get("runs", 0) for part in parts)
     states = f"{counted(count, 'run')} measured" if count else "published tables"
-    section = Section("flat-minima", "Flat minima", "Section 3", "", states)
-    while section.id in names:
+    section = Section("flat-minima", "Flat minima", "Section 3", "", states, table=False)
+    while section.id in studies:
         section.id += "-again"
     section.content, section.provenance = flatness.content(parts), flatness.provenance(parts, problems)
-    _store(section, output)
+    _draw(section, output)
     return [section]
 
 
-def _store(section: Section, output: Path) -> None:
-    """The files beside the page."""
-    content, source = section.content, section.provenance
-    tuning = source.tuning if source else []
-    shown = {table.name: table.csv for table in (*content.tables, *tuning)}
-    kept = {name: Table(name, "", [], [], frame).csv for name, frame in content.data.items() if not frame.empty}
-    for name, text in (shown | kept).items():
-        write_bytes(output / "tables" / f"{section.stem(name)}.csv", text)
-    for plot in content.plots:
-        path = output / "figures" / f"{section.stem(plot.name)}.png"
-        png, pdf = (plot.image, b"") if plot.image else render(plot)
-        write_bytes(path, png)
-        if pdf:
-            write_bytes(path.with_suffix(".pdf"), pdf)
+def _draw(section: Section, output: Path) -> None:
+    """The figures beside the page; and further tables."""
+    for name, frame in section.content.data.items():
+        text = str(frame.to_csv(index=False, lineterminator="\n"))
+        write_bytes(output / "tables" / f"{section.stem(name)}.csv", text.encode())
+    for plot in section.content.plots:
+        write_bytes(output / "figures" / f"{section.stem(plot.name)}.svg", render(plot))
 
 
 def _panels(plot: Plot) -> str:
     return json.dumps(as_data(plot), ensure_ascii=False, separators=(",", ":"))
-
-
-def _picture(plot: Plot) -> str:
-    return "data:image/png;base64," + base64.b64encode(plot.image).decode()
 
 
 def told(error: BaseException) -> str:
@@ -200,7 +184,7 @@ def _plain(study: StudyRecord) -> Content:
     rows = final_table(study)
     metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
     body = [cells(row.title, row.variant, *(value_cell(row, metric) for metric in metrics), row.state) for row in rows]
-    table = Table("final", "Results", ["Method", "Setting", *metrics, "Runs"], body, final_frame(rows))
+    table = Table("final", "Results", ["Method", "Setting", *metrics, "Runs"], body)
     judged = next((metric for metric in metrics if metric.startswith("test")), "")
     question = f"{study.heading}: {judged}"
     ranked = [
@@ -208,4 +192,4 @@ def _plain(study: StudyRecord) -> Content:
         for v in dict.fromkeys(row.variant for row in rows)
         for x in standing(question, [r for r in rows if r.variant == v], judged)
     ]
-    return Content(tables=[table], data={"seeds": seeds_frame(rows)}, standings=ranked)
+    return Content(tables=[table], standings=ranked)

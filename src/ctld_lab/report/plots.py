@@ -31,7 +31,7 @@ OTHERS = (SKY, GREEN, PURPLE, VERMILION, ORANGE, BLUE, BLACK)  # with dashes, fo
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"], "font.size": 8, "axes.titlesize": 8, "axes.titlelocation": "left",
     "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6, "legend.frameon": False, "pdf.fonttype": 42,
+    "ytick.major.width": 0.6, "legend.frameon": False, "svg.hashsalt": "ctld", "svg.fonttype": "none",
     "text.parse_math": False,  # a dollar sign in a record is no formula
 }  # fmt: skip
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -89,15 +89,12 @@ class Panel:
 
 @dataclass(frozen=True)
 class Plot:
-    """`image` is a picture from before, where what it was drawn from was not kept."""
-
     name: str
     caption: str
     panels: Sequence[Panel]
     keys: Sequence[Key] = ()
     columns: int = 3
     size: tuple[float, float] = PANEL
-    image: bytes = b""
 
 
 def method_key(method: str, title: str, methods: Sequence[str]) -> Key:
@@ -193,8 +190,8 @@ def lettered(plot: Plot, place: int) -> str:
     return f"{chr(ord('a') + place)}   {title}" if 1 < len(plot.panels) <= 26 else title
 
 
-def render(plot: Plot) -> tuple[bytes, bytes]:
-    """As PNG and PDF: all panels in one figure."""
+def render(plot: Plot) -> bytes:
+    """As SVG: all panels in one figure."""
     with matplotlib.rc_context(STYLE):
         columns = min(plot.columns, len(plot.panels))
         rows = -(-len(plot.panels) // columns)
@@ -204,25 +201,17 @@ def render(plot: Plot) -> tuple[bytes, bytes]:
         legend_columns = max(1, min(len(plot.keys), int(width * columns / longest)))
         legend_rows = -(-len(plot.keys) // legend_columns)
         figure = Figure(figsize=(width * columns, height * rows + 0.2 * legend_rows), layout="constrained")
-        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        grid = figure.add_gridspec(rows, columns)
         for place, panel in enumerate(plot.panels):
-            _draw(grid[place], settled(panel), lettered(plot, place))
-        for axes in grid[len(plot.panels) :]:
-            axes.set_axis_off()
+            row, column = divmod(place, columns)
+            last = place == len(plot.panels) - 1  # takes what is left of its row
+            _draw(figure.add_subplot(grid[row, column:] if last else grid[row, column]), settled(panel), lettered(plot, place))
         if plot.keys:
             handles = [Line2D([], [], label=key.label, **_style(key)) for key in plot.keys]
             figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)
-        engine = figure.get_layout_engine()
-        if engine is not None:  # laid out once, not anew for every format, which would be half of all the time
-            engine.execute(figure)
-        figure.set_layout_engine("none")
-        return _saved(figure, "png", dpi=200), _saved(figure, "pdf", metadata={"CreationDate": None})
-
-
-def _saved(figure: Figure, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format=kind, **options)
-    return file.getvalue()
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", metadata={"Date": None})
+        return file.getvalue()
 
 
 def _style(key: Key, width: float = 1.3) -> dict[str, Any]:

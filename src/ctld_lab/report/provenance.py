@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from ctld_lab.report import tidy
 from ctld_lab.report.reading import RunRecord, StudyRecord
 from ctld_lab.report.sections import Prose, Table, cells
-from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_setting, show_settings
+from ctld_lab.report.wording import counted, shortened, show, show_seconds, show_settings
 
-TUNING, TRIALS = TABLES["tuning"], TABLES["trials"]
 CLOCKS = {"train": "training", "evaluate": "evaluating", "log": "recording"}
 
 
@@ -30,16 +30,16 @@ class Provenance:
 
 
 def provenance(study: StudyRecord) -> Provenance:
-    tuning, trials = _frames(study)
+    found = searches(study)
     machine = [study.description["machine"]] if "machine" in study.description else []
     return Provenance(
         facts=_facts(study),
         commands=without_places(study.description.get("commands", [])),
         environments=_environments(study.runs) or machine,
         failures=[(run.name, shortened(run.error or "no error was recorded")) for run in study.failed]
-        + [(f"tuning/{name}.json", x["problem"]) for name, x in study.tuning.items() if "problem" in x],
-        tuning=[] if tuning.empty else [_cost(study, tuning), _trials(study, trials)],
-        tuning_words=_words(study, tuning),
+        + [(name, words) for name, words in study.broken if name.startswith("tuning/")],
+        tuning=[_cost(study, found), _trials(study, found)] if found else [],
+        tuning_words=_words(study, found) if found else "",
     )
 
 
@@ -108,68 +108,87 @@ def _environment(record: dict[str, Any]) -> str:
 # ---- tuning ----
 
 
-def _frames(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """One line per search, and one per trial."""
-    if study.published:
-        return study.table("tuning"), study.table("trials")
-    train = {run.name: run.clocks.get("train", math.nan) for run in study.runs}
-    searches, lines = [], []
-    for method in sorted(study.tuning, key=lambda method: [*study.methods, method].index(method)):
-        record = study.tuning[method]
-        trials, chosen = record.get("trials", []), record.get("chosen")
-        if not trials:
-            continue
-        bad = sum(trial.get("diverged", False) or trial.get("failed", False) for trial in trials)
-        ends = {name: ends for name, ends in record.get("space", {}).items() if len(ends) > 1}
-        searched = ", ".join(
-            f"{name} {show_setting(low)} to {show_setting(high)}" for name, (low, high, *_) in ends.items()
+@dataclass(frozen=True)
+class Trial:
+    parameters: dict[str, float]
+    value: float
+    seconds: float
+    state: str
+    """failed, diverged, chosen, or nothing."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """What was tried for one method, and what was chosen: the lowest value on validation data."""
+
+    name: str
+    trials: list[Trial]
+    train_seconds: float
+    how: dict[str, str]
+
+    @property
+    def chosen(self) -> dict[str, float] | None:
+        return next((trial.parameters for trial in self.trials if trial.state == "chosen"), None)
+
+    @property
+    def value(self) -> float:
+        return next((trial.value for trial in self.trials if trial.state == "chosen"), math.nan)
+
+
+def searches(study: StudyRecord) -> list[Search]:
+    """Return the searches of a study in the order of its methods."""
+    found = []
+    rows = study.table[study.table["variant"] == tidy.TRIAL]
+    for name, own in rows.groupby("method", sort=False):
+        by_trial = own[own["at"] != ""].pivot_table(
+            index=["at", "point"], columns="metric", values="value", aggfunc="first", sort=False
         )
-        training = sum(train.get(trial.get("run", ""), math.nan) for trial in trials)
-        seconds = sum(trial.get("seconds", 0.0) for trial in trials)
-        told = show_settings(chosen) if chosen is not None else "none: all diverged or failed"
-        searches.append([method, len(trials), bad, searched, told, record.get("value", math.nan), training, seconds])
-        for trial in trials:
-            parameters = trial.get("parameters", {})
-            flags = {"failed": trial.get("failed"), "diverged": trial.get("diverged"), "chosen": parameters == chosen}
+        by_trial = by_trial.reindex(columns=["value", "seconds", tidy.FAILED, tidy.DIVERGED])
+        best = (
+            by_trial["value"].where(np.isfinite(by_trial["value"])).idxmin()
+            if by_trial["value"].notna().any()
+            else None
+        )
+        trials = []
+        for key, line in by_trial.iterrows():
+            flags = {name: line[name] == 1 for name in (tidy.FAILED, tidy.DIVERGED)} | {"chosen": key == best}
             state = next((name for name, flag in flags.items() if flag), "")
-            numbers = trial.get("value", math.nan), state, trial.get("seconds", math.nan)
-            lines.append([method, show_settings(parameters), *numbers])
-    return pd.DataFrame(searches, columns=TUNING), pd.DataFrame(lines, columns=TRIALS)
+            trials.append(Trial(tidy.parts(key[1]), line["value"], line["seconds"], state))
+        seconds = float(own.loc[own["metric"] == "train seconds", "value"].sum(min_count=1))
+        found.append(Search(str(name), trials, seconds, study.description.get("searches", {}).get(name, {})))
+    order = [*study.methods, *(search.name for search in found)]
+    return sorted(found, key=lambda search: order.index(search.name))
 
 
-def _words(study: StudyRecord, tuning: pd.DataFrame) -> str:
-    if tuning.empty:
-        return ""
-    first = next((record for record in study.tuning.values() if record.get("trials")), {})
-    counts = {
-        study.title(method): int(trials) for method, trials in zip(tuning["method"], tuning["trials"], strict=True)
-    }
-    searches = counted(len(tuning), "method")
-    if not set(tuning["method"]) <= set(study.methods):
-        searches = f"{counted(len(tuning), 'search', 'searches')}, one for each method and workload"
-    trials = f"{counted(next(iter(counts.values())), 'trial')} for each of {searches}"
+def _words(study: StudyRecord, found: Sequence[Search]) -> str:
+    counts = {study.title(search.name): len(search.trials) for search in found}
+    of = counted(len(found), "method")
+    if not {search.name for search in found} <= set(study.methods):
+        of = f"{counted(len(found), 'search', 'searches')}, one for each method and workload"
+    trials = f"{counted(next(iter(counts.values())), 'trial')} for each of {of}"
     if len(set(counts.values())) > 1:
         trials = "trials differ: " + ", ".join(f"{title} {count}" for title, count in counts.items())
-    search = "" if study.published else first.get("search", "not recorded")
-    criterion = first.get("criterion", "not recorded")
-    return Prose("common")("tuning", search=search, criterion=criterion, trials=trials)
+    how = {"search": "", "criterion": ""} | found[0].how
+    return Prose("common")("tuning", search=how["search"], criterion=how["criterion"], trials=trials)
 
 
-def _cost(study: StudyRecord, tuning: pd.DataFrame) -> Table:
+def _cost(study: StudyRecord, found: Sequence[Search]) -> Table:
     body = [
         cells(
-            study.title(x["method"]), int(x["trials"]), int(x["bad"]), x["searched"] or "–", x["chosen"], show(x["value"]),
-            show_seconds(x["train_seconds"]), show_seconds(x["seconds"]),
+            study.title(x.name), len(x.trials), sum(trial.state in (tidy.FAILED, tidy.DIVERGED) for trial in x.trials),
+            x.how.get("searched") or "–", "none: all diverged or failed" if x.chosen is None else show_settings(x.chosen),
+            show(x.value), show_seconds(x.train_seconds), show_seconds(sum(trial.seconds for trial in x.trials)),
         )
-        for _, x in tuning.iterrows()
+        for x in found
     ]  # fmt: skip
     columns = ["Method", "Trials", "Diverged or failed", "Searched", "Chosen", "Value", "Training", "All clocks"]
-    return Table("tuning", "What tuning chose, and what it cost", columns, body, tuning)
+    return Table("tuning", "What tuning chose, and what it cost", columns, body)
 
 
-def _trials(study: StudyRecord, trials: pd.DataFrame) -> Table:
+def _trials(study: StudyRecord, found: Sequence[Search]) -> Table:
     body = [
-        cells(study.title(x["method"]), x["parameters"], show(x["value"]), x["state"], show_seconds(x["seconds"]))
-        for _, x in trials.iterrows()
+        cells(study.title(search.name), show_settings(x.parameters), show(x.value), x.state, show_seconds(x.seconds))
+        for search in found
+        for x in search.trials
     ]
-    return Table("trials", "All trials", ["Method", "Parameters", "Value", "", "Time"], body, trials)
+    return Table("trials", "All trials", ["Method", "Parameters", "Value", "", "Time"], body)

@@ -1,7 +1,5 @@
-"""The one reader of records. What it hands over has the shapes of `shapes`; what has not is told as a problem, never raised."""
+"""The reader of studies, from their runs or as published. Records have the shapes of `shapes`, or are told as a problem."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,9 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from ctld_lab.files import printable
 from ctld_lab.records import RecordError, RunDirectory, StudyDirectory, read_json
-from ctld_lab.report import shapes
-from ctld_lab.report.shapes import fit, printable
+from ctld_lab.report import minima, shapes, tidy
+from ctld_lab.report.shapes import fit, fitted
+from ctld_lab.report.wording import show_setting
 
 TITLES = {
     "sgd": "SGD-M",
@@ -25,7 +25,6 @@ TITLES = {
     "ctld": "CTLD",
 }
 EXPLOSION = 10.0
-LARGEST_TABLE = 8 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -110,21 +109,22 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """One study; `problem` is why study.json could not be read, if so.
+    """One study: its description, and the tidy table of what was measured. `problem` is why it could not be read, if so.
 
-    A study that was published has no runs: `tables` holds what a report once made of them, by name.
+    A study that was published has no `runs`: its table lies beside it.
     """
 
     directory: StudyDirectory
     description: dict[str, Any]
+    table: pd.DataFrame = field(default_factory=lambda: tidy.frame([]))
     runs: Sequence[RunRecord] = ()
-    tuning: dict[str, dict[str, Any]] = field(default_factory=dict)
     problem: str | None = None
-    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    broken: Sequence[tuple[str, str]] = ()
+    """Records besides those of runs that could not be read, and why."""
 
     @property
     def name(self) -> str:
-        return str(self.description.get("study") or printable(self.directory.path.resolve().name))
+        return str(self.description.get("study") or self.directory.path.resolve().name)
 
     @property
     def heading(self) -> str:
@@ -144,9 +144,10 @@ class StudyRecord:
 
     @property
     def methods(self) -> list[str]:
-        """Those asked for, and after them those that runs have."""
-        asked = self.description.get("methods", [])
-        return list(dict.fromkeys([*asked, *(run.method for run in self.finals if run.method)]))
+        """The methods that were asked for, then further ones that runs have."""
+        made = self.table.loc[self.table["at"].isin(["", "run"]) | self.table["at"].str.startswith("stage="), :]
+        found = made.loc[made["variant"] != tidy.TRIAL, "method"]
+        return list(dict.fromkeys([*self.description.get("methods", []), *filter(None, found)]))
 
     @property
     def seeds(self) -> list[int]:
@@ -160,98 +161,73 @@ class StudyRecord:
     def failed(self) -> list[RunRecord]:
         return [run for run in self.runs if run.state == "failed"]
 
-    def table(self, name: str) -> pd.DataFrame:
-        """As it was published; empty, if it was not."""
-        return self.tables.get(name, pd.DataFrame(columns=shapes.columns(name)))
-
     def title(self, method: str) -> str:
         """The name that people know; "ctld (exploration)" becomes "CTLD (exploration)"."""
         titles = {**TITLES, **self.description.get("titles", {})}
         word, bracket, rest = method.partition(" (")
         return str(titles.get(method) or titles.get(word, word) + bracket + rest)
 
+    def places(self, metric: str | Sequence[str]) -> pd.DataFrame:
+        """Return the rows of these metrics with the coordinates of `at` as columns, such as stage and step."""
+        chosen = self.table[self.table["metric"].isin([metric] if isinstance(metric, str) else metric)]
+        coordinates = {text: tidy.parts(text) for text in chosen["at"].unique()}
+        return chosen.join(pd.DataFrame([coordinates[text] for text in chosen["at"]], index=chosen.index))
+
 
 def read_study(directory: StudyDirectory | Path) -> StudyRecord:
-    """What cannot be read is told, not raised: one broken file must not hide the rest of the report."""
+    """Read a study. What cannot be read is told, not raised: one broken file must not hide the rest of the report."""
     directory = StudyDirectory(directory) if isinstance(directory, Path) else directory
     try:
-        description = _fitted(directory.description(), shapes.STUDY, directory.path / "study.json", "correct it")
+        description = fitted(directory.description(), shapes.STUDY, directory.path / "study.json", "correct it")
         if "published" in description:
-            tables = read_tables(directory.path.parent / "tables", f"{directory.path.resolve().name}-")
-            return StudyRecord(directory, description, tables=tables)
+            path = directory.path.parent / "tables" / f"{directory.path.resolve().name}.csv"
+            return StudyRecord(directory, description, tidy.read(path))
     except (RecordError, OSError) as error:
         return StudyRecord(directory, {}, problem=printable(str(error)))
     runs = [read_run(run) for run in directory.runs()]
-    tuning = {}
+    tuning, broken = {}, []
     for path in sorted((directory.path / "tuning").glob("*.json")):
         try:
-            tuning[printable(path.stem)] = _fitted(read_json(path), shapes.TUNING, path, "remove it and tune again")
+            tuning[printable(path.stem)] = fitted(read_json(path), shapes.TUNING, path, "remove it and tune again")
         except (RecordError, OSError) as error:
-            tuning[printable(path.stem)] = {"problem": printable(str(error))}
-    return StudyRecord(directory, description, runs, tuning)
+            broken.append((f"tuning/{printable(path.name)}", printable(str(error))))
+    order = [*description.get("methods", []), *tuning]
+    tuning = {name: tuning[name] for name in sorted(tuning, key=order.index)}
+    description["searches"] = {name: _search(record) for name, record in tuning.items()}
+    clocks = {run.name: run.clocks["train"] for run in runs if "train" in run.clocks}
+    finals = [run for run in runs if run.final]
+    lines, description["flatness"], unread = minima.of_runs(finals)
+    broken += [(f"{name}/flatness.json", words) for name, words in unread]
+    lines = [*tidy.of_runs(description.get("study", ""), finals), *tidy.of_trials(tuning, clocks), *lines]
+    return StudyRecord(directory, description, tidy.frame(lines), runs, broken=broken)
+
+
+def _search(record: dict[str, Any]) -> dict[str, str]:
+    """What was searched, how, and by what it was judged, as text."""
+    ends = {name: ends for name, ends in record.get("space", {}).items() if len(ends) > 1}
+    texts = [f"{name} {show_setting(low)} to {show_setting(high)}" for name, (low, high, *_) in ends.items()]
+    return {
+        "searched": ", ".join(texts),
+        "search": record.get("search", "not recorded"),
+        "criterion": record.get("criterion", "not recorded"),
+    }
 
 
 def read_run(directory: RunDirectory) -> RunRecord:
-    """A run whose records are broken counts as failed."""
+    """Read a run. One whose records are broken counts as failed."""
     config: dict[str, Any] = {}
     remedy = f"remove {directory.path} and run again"
     try:
         config = directory.config()
-        fitted = _fitted(config, shapes.CONFIG, directory.path / "config.json", remedy)
-        result = _fitted(directory.result() or {}, shapes.RESULT, directory.path / "result.json", remedy)
+        known = fitted(config, shapes.CONFIG, directory.path / "config.json", remedy)
+        result = fitted(directory.result() or {}, shapes.RESULT, directory.path / "result.json", remedy)
         failure = directory.failure()
-        environment = _fitted(directory.environment(), shapes.ENVIRONMENT, directory.path / "environment.json", remedy)
-        metrics = [_fitted(x, shapes.LINE, directory.path / "metrics.jsonl", remedy) for x in directory.metrics()]
+        environment = fitted(directory.environment(), shapes.ENVIRONMENT, directory.path / "environment.json", remedy)
+        metrics = [fitted(x, shapes.LINE, directory.path / "metrics.jsonl", remedy) for x in directory.metrics()]
         told = None if result or failure is None else printable(str(failure.get("error", "no error was recorded")))
-        return RunRecord(directory, fitted, directory.state(), result, environment, metrics, told)
+        return RunRecord(directory, known, directory.state(), result, environment, metrics, told)
     except (RecordError, OSError) as problem:
         return RunRecord(directory, _sound(config), "failed", {}, {}, [], printable(str(problem)))
-
-
-def read_flat(directory: RunDirectory) -> dict[str, Any]:
-    """flatness.json; empty until it was measured."""
-    return _fitted(directory.flatness(), shapes.FLATNESS, directory.path / "flatness.json", "measure it with --again")
-
-
-def read_tables(folder: Path, prefix: str, kind: str = "") -> dict[str, pd.DataFrame]:
-    """The tables of a report that begin with `prefix`, by name; refused, if a column is missing or is not of numbers."""
-    found = {}
-    for path in sorted(folder.glob(f"{prefix}*.csv")):
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > LARGEST_TABLE:
-            raise RecordError(f"{path} is no table of a report; remove it and make the report again")
-        name = path.stem.removeprefix(prefix)
-        try:
-            lines = list(csv.reader(io.StringIO(path.read_bytes().decode()), strict=True))
-            if not lines or len(set(map(len, lines))) > 1 or len(set(lines[0])) < len(lines[0]):
-                raise ValueError("lines of different length, or none, or a column twice")
-            frame = pd.DataFrame(lines[1:], columns=lines[0], dtype=str)
-            missing = [column for column in shapes.columns(kind + name) if column not in frame]
-            if missing:
-                raise ValueError(f"without {', '.join(missing)}")
-            found[name] = frame.apply(_column)
-        except (ValueError, csv.Error) as error:
-            words = f"cannot be read as a table ({printable(str(error))}); make the report again"
-            raise RecordError(f"{path} {words}") from None
-    return found
-
-
-def _column(column: "pd.Series[str]") -> "pd.Series[Any]":
-    name = str(column.name)
-    if name in shapes.TEXT_COLUMNS:
-        return column.map(printable)
-    numbers = pd.to_numeric(column.replace("", "nan"), errors="coerce")
-    whole = bool(column.str.fullmatch(r"-?\d{1,15}").all())
-    wrong = column[numbers.isna() & ~column.isin(["", "nan"])]
-    if len(wrong) or (name in shapes.WHOLE_COLUMNS and not whole):
-        raise ValueError(f"column {name} holds {printable(repr(next(iter(wrong), '')))}, not a number")
-    return numbers.astype(int if whole and len(column) else float)
-
-
-def _fitted(record: dict[str, Any], shape: dict[Any, Any], path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        return dict(fit(record, shape))
-    except RecordError as error:
-        raise RecordError(f"{path} is not as it should be ({error}); {remedy}") from None
 
 
 def _sound(config: dict[str, Any]) -> dict[str, Any]:

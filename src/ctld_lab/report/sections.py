@@ -1,7 +1,7 @@
 """What a section of the report is made of, and its prose: one template per study, whose blocks are rendered by name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """`frame` is what goes into tables/NAME.csv, with all digits; `rows` are what is shown of it."""
-
     name: str
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    frame: pd.DataFrame
     notes: Sequence[str] = ()
-
-    @property
-    def csv(self) -> bytes:
-        return str(self.frame.to_csv(index=False, lineterminator="\n")).encode()
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,7 @@ COLUMNS = {BEST: "Ahead", TIE: "Tied with it", UNDECIDED: "Undecided", "": "Behi
 
 @dataclass
 class Content:
-    """What a study's own file adds to its section. `data` are tables that are stored and not shown."""
+    """What a study's own file adds to its section. `data` are further tables that are stored, by name."""
 
     summary: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
@@ -143,8 +136,19 @@ def setting_title(variant: str) -> str:
     return known.get(variant, variant)
 
 
-def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brief: bool = False) -> str:
-    """Of rows that compete; `name` is the metric in words. Brief: without what is the same for every metric."""
+def verdict(
+    rows: Sequence[Row],
+    metric: str,
+    *,
+    name: str,
+    unit: str = "",
+    brief: bool = False,
+    begun: Collection[tuple[str, str]] = (),
+) -> str:
+    """Say who is best of rows that compete; `name` is the metric in words. Brief: without what is the same for every metric.
+
+    `begun` are methods and variants that have a curve.
+    """
     finished = [row for row in rows if row.estimate(metric).count and not row.diverged]
     best = next((row for row in finished if row.marks.get(metric) == BEST), None)
     tempered = next((row for row in finished if row.method == "ctld"), None)
@@ -158,6 +162,7 @@ def verdict(rows: Sequence[Row], metric: str, *, name: str, unit: str = "", brie
         lowest=min(finished, key=lambda row: row.estimate(metric).mean, default=None), ties=titles(TIE),
         undecided=titles(UNDECIDED), few=titles(UNKNOWN), ctld_behind=behind, diverged=[row for row in rows if row.diverged],
         missing=[row.title for row in rows if not row.done],
+        begun=[row.title for row in rows if not row.done and (row.method, row.variant) in begun],
     )  # fmt: skip
 
 
@@ -177,11 +182,3 @@ def paper_note(study: StudyRecord) -> list[str]:
     smaller = "At this scale the experiment is smaller than the paper's: compare orders, not values."
     more = [] if study.description.get("scale") == "paper" else [smaller]
     return [f"The paper's values: {text.rstrip('.')}.", *more] if text else []
-
-
-def picture(study: StudyRecord, name: str, caption: str) -> list[Plot]:
-    """Of a study that was published without what it was drawn from, the picture."""
-    path = study.directory.path.parent / "figures" / f"{study.directory.path.resolve().name}-{name}.png"
-    if not study.published or not path.is_file():
-        return []
-    return [Plot(name, f"{caption} {Prose('common')('picture')}", (), image=path.read_bytes())]

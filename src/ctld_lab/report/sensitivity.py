@@ -9,7 +9,7 @@ from typing import Any
 from ctld_lab.report.plots import BLACK, BLUE, GREEN, NAMES, ORANGE, PURPLE, SKY, VERMILION, Key, Panel, Plot, Series
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import Content, Prose, Table, cells, paper_note, printed_values, value_cell
-from ctld_lab.report.tables import Row, final_frame, final_table, seeds_frame
+from ctld_lab.report.tables import Row, final_table
 from ctld_lab.report.wording import counted, show_setting
 from ctld_lab.statistics import Spread, spread
 
@@ -44,8 +44,7 @@ class Effect:
 
 
 def content(study: StudyRecord) -> Content:
-    rows = final_table(study)
-    found = Content(data={"seeds": seeds_frame(rows)})
+    rows, found = final_table(study), Content()
     by_variant = {variant: [row for row in rows if row.variant == variant] for variant in WORDS}
     effects = [_effect(WORDS[variant], own) for variant, own in by_variant.items() if any(row.done for row in own)]
     prose = Prose("sensitivity", effects=effects, diverged=any(row.diverged for row in rows))
@@ -129,4 +128,4 @@ def _table(study: StudyRecord, rows: Sequence[Row], prose: Prose) -> Table:
         body.append(cells(point, *numbers, row.state))
     columns = ["Point", "Test nats/char", "Train nats/char", "Test perplexity", "Runs"]
     notes = [*prose.paragraphs("notes", printed=printed_values(study).get("S")), *paper_note(study)]
-    return Table("points", "All points", columns, body, final_frame(rows), notes)
+    return Table("points", "All points", columns, body, notes)

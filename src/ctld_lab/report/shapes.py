@@ -6,20 +6,14 @@ or a tuple of alternatives. Keys may be missing; null counts as missing, a numbe
 """
 
 import math
+from pathlib import Path
 from typing import Any
 
-from ctld_lab.records import RecordError
+from ctld_lab.files import RecordError, printable
+from ctld_lab.report.wording import shortened
 
 NUMBER, WHOLE, FLAG, TEXT, ANYTHING = "a number", "a whole number", "true or false", "a text", "anything"
-LONGEST = 4000
-
-
-def printable(text: str) -> str:
-    """The text without anything that a terminal would obey, and not without end."""
-    shown = "".join(
-        letter if letter.isprintable() or letter in "\n\u00a0" else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
-    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+LONGEST = 4000  # letters of a text
 
 
 def fit(value: Any, shape: Any, where: str = "") -> Any:
@@ -48,6 +42,14 @@ def fit(value: Any, shape: Any, where: str = "") -> Any:
     return _plain(value, shape, where)
 
 
+def fitted(record: dict[str, Any], shape: dict[Any, Any], path: Path, remedy: str) -> dict[str, Any]:
+    """Return the record of a file in this shape, or refuse it with the file's name and the remedy."""
+    try:
+        return dict(fit(record, shape))
+    except RecordError as error:
+        raise RecordError(f"{path} is not as it should be ({error}); {remedy}") from None
+
+
 def _plain(value: Any, shape: str, where: str) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if shape == NUMBER and (number or value is None or value in ("nan", "inf", "-inf")):
@@ -60,7 +62,7 @@ def _plain(value: Any, shape: str, where: str) -> Any:
     if shape == FLAG and isinstance(value, bool | int):
         return bool(value)
     if shape == TEXT and isinstance(value, str):
-        return printable(value)
+        return shortened(printable(value), LONGEST)
     if shape == ANYTHING:
         return _cleaned(value)
     raise _misfit(value, shape, where)
@@ -71,7 +73,7 @@ def _cleaned(value: Any) -> Any:
         return {printable(str(key)): _cleaned(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_cleaned(item) for item in value]
-    return printable(value) if isinstance(value, str) else value
+    return shortened(printable(value), LONGEST) if isinstance(value, str) else value
 
 
 def _name(shape: Any) -> str:
@@ -79,8 +81,7 @@ def _name(shape: Any) -> str:
 
 
 def _misfit(value: Any, expected: str, where: str) -> RecordError:
-    shown = printable(repr(value))
-    return RecordError(f"{where or 'it'} is {shown if len(shown) < 60 else shown[:59] + '…'}, not {expected}")
+    return RecordError(f"{where or 'it'} is {shortened(printable(repr(value)), 60)}, not {expected}")
 
 
 # ---- the records of the laboratory ----
@@ -91,7 +92,10 @@ PRINTED = {...: (TEXT, NUMBER)}
 STUDY = {
     **dict.fromkeys(("study", "title", "figure", "scale", "varied", "tuned", "fixed", "published", "machine"), TEXT),
     "methods": [TEXT], "titles": {...: TEXT}, "seeds": [WHOLE], "commands": [TEXT], "data": {...: ANYTHING},
-    "settings": {"grid_seeds": WHOLE, "workloads": {...: {...: ANYTHING}}},
+    "settings": {"grid_seeds": WHOLE, "workloads": {...: {...: ANYTHING}}}, "searches": {...: {...: TEXT}},
+    "flatness": {
+        "what": [TEXT], "settings": [TEXT], "made": [TEXT], "loose": [TEXT], "several": FLAG, "alike": FLAG, "runs": WHOLE,
+    },
     "paper": {
         "values": PRINTED, "seconds_per_epoch": SCORES, "defaults": SCORES, "steps": WHOLE, "num_data": NUMBER,
         "note": TEXT, "split": TEXT,
@@ -138,41 +142,3 @@ FLATNESS = {
     "rises": [{"size": NUMBER, "mean": NUMBER}], "loss": NUMBER, "gradient_norm": NUMBER, "metric": TEXT, "what": TEXT,
     "settings": {...: ANYTHING}, "torch": TEXT, "threads": WHOLE,
 }  # fmt: skip
-
-# ---- the tables of a report, which may be published without the runs: what each must have ----
-
-_HEADERS = """
-final: method variant point metric mean low high count planned failed diverged mark paper
-seeds: method variant point metric seed value
-curves: variant split metric method stage step mean low high count
-trace: stage step temperature_ratio
-temperature: variant stage temperature cold_share share_outside highest_ratio seeds
-tuning: method trials bad searched chosen value train_seconds seconds
-trials: method parameters value state seconds
-theorem: tempering quantity variable slope standard_error bound from to misfit
-theorem-points: tempering quantity variable at value standard_error
-wells: dimensions tempering kinetic_temperature kinetic_temperature_error configurational_temperature \
-configurational_temperature_error mean_square_ratio mean_square_ratio_error crossing_rate crossing_rate_error crossing_ratio \
-crossing_ratio_error kinetic_scatter square_scatter largest_total_variation fewest_half_trips steps runs
-runs: target dimensions tempering seed average mean error
-targets: target tempering average mean error expected expected_error errors_away
-differences: workload one other role metric mean low high count word
-heats: method variant seed temperature mean_ratio
-rounds: round method seconds waiting
-flat-values: method variant measure mean low high count tempered weight_decay
-flat-differences: method variant measure mean low high count
-flat-correlations: variant measure quality rho p runs methods
-flat-seeds: method variant measure seed value
-FINALS: points exactness times layers temperature-curve
-WHOLE: count planned failed diverged seed seeds round stage trials bad methods tempered
-TEXT: method variant point metric mark paper split searched chosen parameters state tempering quantity variable dimensions \
-target average workload one other role word measure quality
-"""
-TABLES = {name: rest.split() for name, _, rest in (line.partition(": ") for line in _HEADERS.strip().splitlines())}
-WHOLE_COLUMNS, TEXT_COLUMNS = TABLES.pop("WHOLE"), TABLES.pop("TEXT")
-FINALS = TABLES.pop("FINALS")
-
-
-def columns(name: str) -> list[str]:
-    """Of the table of this name; "final-digits5k" is one of final results, and so are some others."""
-    return TABLES["final"] if name.startswith("final") or name in FINALS else TABLES.get(name, [])

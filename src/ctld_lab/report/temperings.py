@@ -66,7 +66,9 @@ def content(study: StudyRecord) -> Content:
         for name, own in judged.groupby("tempering", sort=False)
     ]
     prose = Prose("tempering", wells=told, off=off)
-    made = Content(summary=prose.paragraphs("summary"), data={"runs": runs_frame(study)})
+    made = Content(
+        summary=prose.paragraphs("summary"), data={"runs": runs_frame(study), "wells": wells[WELLS], "targets": targets}
+    )
     if told:
         made.plots.append(_plot(wells, prose("caption")))
     if len(wells):
@@ -136,7 +138,7 @@ def _wells_table(wells: pd.DataFrame, prose: Prose) -> Table:
         size = "any" if alone else f"{int(line['dimensions']):,}"
         body.append(cells(size, name, *numbers, "1" if alone else ratio, steps, line["state"] or "–"))
     caption, notes = "The double well by dimension and tempering", prose.paragraphs("wells_notes")
-    return Table("wells", caption, columns, body, wells[WELLS], notes)
+    return Table("wells", caption, columns, body, notes)
 
 
 def _targets_table(study: StudyRecord, frame: pd.DataFrame, prose: Prose) -> Table:
@@ -154,7 +156,7 @@ def _targets_table(study: StudyRecord, frame: pd.DataFrame, prose: Prose) -> Tab
         texts = [states.get((target, label), "–") for label in labels]
         body.append(cells(NAMED.get(target, target), "runs", "", *texts))
     columns = ["Target", "Average at g = 1", "Right", *(title(label) for label in labels)]
-    return Table("targets", "Targets that are not Gaussian", columns, body, frame, prose.paragraphs("targets_notes"))
+    return Table("targets", "Targets that are not Gaussian", columns, body, prose.paragraphs("targets_notes"))
 
 
 def _shown(name: str) -> str:

@@ -1,20 +1,17 @@
 """Table 3: the time of an epoch, and its ratio to that of SGD-M."""
 
-import math
 from collections.abc import Sequence
-
-import pandas as pd
 
 from ctld_lab.report.plots import BLACK, GREY, NAMES, Key, Panel, Plot, Series, method_key
 from ctld_lab.report.reading import StudyRecord
 from ctld_lab.report.sections import COLUMNS, Content, Prose, Standing, Table, cells, paper_note, printed_values
-from ctld_lab.report.shapes import TABLES
-from ctld_lab.report.tables import Row, final_frame, final_table
+from ctld_lab.report.tables import Row, final_table
 from ctld_lab.report.wording import show, show_range
 from ctld_lab.statistics import MARGIN, TIE, UNDECIDED
 
 MEASURED = Key("measured, 95 % interval", BLACK, marker="o", line=False)
 PAPER = Key("the paper, Table 3", GREY, marker="D", line=False)
+UNDISTURBED = 0.02  # share of a block's time that its threads may spend waiting for a core
 
 
 def content(study: StudyRecord) -> Content:
@@ -25,7 +22,7 @@ def content(study: StudyRecord) -> Content:
     tempered = [(row, _word(row)) for row in rows if base(row.method) == "ctld"]
     slowest = max(rows, key=lambda row: row.estimate("ratio").mean, default=None)
     prose = Prose("timing", tempered=tempered, slowest=slowest, printed=printed)
-    found = Content(summary=prose.paragraphs("summary"), data={"rounds": rounds_frame(study)})
+    found = Content(summary=prose.paragraphs("summary"))
     if rows:
         found.plots.append(_plot(study, rows, printed, prose("caption")))
         found.tables.append(_table(study, rows, printed, prose))
@@ -37,20 +34,6 @@ def paper_ratios(study: StudyRecord) -> dict[str, float]:
     """From the paper's seconds."""
     seconds = {method: float(text) for method, text in printed_values(study, key="seconds_per_epoch").items()}
     return {method: value / seconds["sgd"] for method, value in seconds.items()} if seconds.get("sgd") else {}
-
-
-def rounds_frame(study: StudyRecord) -> pd.DataFrame:
-    """Seconds of each block, and the share of them in which it waited for a core; as published, or from the run."""
-    if study.published:
-        return study.table("rounds")
-    lines = [
-        [line["round"], method, seconds, line["waiting"].get(method, math.nan)]
-        for run in study.finals
-        for line in run.metrics
-        if "round" in line and "waiting" in line
-        for method, seconds in line.get("seconds", {}).items()
-    ]
-    return pd.DataFrame(lines, columns=TABLES["rounds"])
 
 
 def base(method: str) -> str:
@@ -108,8 +91,8 @@ def _plot(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], ca
 
 def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], prose: Prose) -> Table:
     seconds = printed_values(study, key="seconds_per_epoch")
-    results = [run.result for run in study.finals if run.kind == "timing"]
-    made = max((result.get("rounds", 0) for result in results), default=0)
+    waiting = study.table[study.table["metric"] == "waiting"]
+    made = waiting["at"].nunique()
     body = []
     for row in rows:
         ratio = "1" if row.method == "sgd" else show_range(row.estimate("ratio"))
@@ -125,9 +108,7 @@ def _table(study: StudyRecord, rows: Sequence[Row], printed: dict[str, float], p
         "Paper, seconds",
         "Paper, ratio",
     ]
-    shares = [share for result in results if math.isfinite(share := result.get("undisturbed", math.nan))]
+    shares = [float((waiting["value"] < UNDISTURBED).mean())] if made else []
     unlike = [row.title for row in rows if base(row.method) not in seconds]
     notes = [*prose.paragraphs("notes", shares=shares), *paper_note(study), *prose.paragraphs("unlike", unlike=unlike)]
-    ratios = {key: repr(value) for key, value in printed.items()}
-    frame = final_frame(rows, {"seconds per epoch": seconds, "ratio": ratios})
-    return Table("times", "Time of an epoch", columns, body, frame, notes)
+    return Table("times", "Time of an epoch", columns, body, notes)

@@ -28,7 +28,7 @@ class Request:
     """name and sha256; path too, for a text of the user's; empty where the study needs no data."""
     settings: dict[str, Any]
     """Those of the scale."""
-    stored_trials: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
+    stored_trials: Mapping[str, Sequence[Any]] | None = None
     """By search, what a published report holds; None where trials are to be run."""
 
     def final(self, study: str, name: str, kind: str, **config: Any) -> Run:

@@ -3,7 +3,7 @@
 // legends that switch methods on and off in all figures, tables that sort. Nothing is fetched.
 (() => {
   const SVG = 'http://www.w3.org/2000/svg';
-  const W = 360, H = 268, LEFT = 54, RIGHT = 12, TOP = 26, BOTTOM = 40;
+  const W = 360, H = 268, LEFT = 60, RIGHT = 12, TOP = 28, BOTTOM = 44;
   const hidden = new Set();
   const panels = [];
 
