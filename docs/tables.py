@@ -1,7 +1,7 @@
 """Tables in the documents, made from the stored results: `python docs/tables.py` after a study has been run again.
 
-What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A test
-(tests/test_documents.py) compares.
+What lies between two markers, `<!-- begin NAME -->` and `<!-- end NAME -->`, is made by the function of that name below. A
+test (tests/test_documents.py) compares.
 """
 
 import csv
@@ -10,6 +10,13 @@ import json
 import re
 import statistics
 from pathlib import Path
+
+from ctld_lab.report.curves import curves
+from ctld_lab.report.flatness import Part
+from ctld_lab.report.markdown import document, table
+from ctld_lab.report.reading import read_study
+from ctld_lab.report.tables import difference, final_table
+from ctld_lab.statistics import word
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "results"
@@ -25,21 +32,24 @@ WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "
 MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
 
 
-def rows(name, scale="laptop", **chosen):
-    with (STORED / scale / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in chosen.items())]
+@functools.cache
+def study(name, scale="laptop"):
+    return read_study(STORED / scale / name)
 
 
-def table(header, body):
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
+@functools.cache
+def final(name, scale="laptop"):
+    """Method and variant → what its runs came to."""
+    return {(row.method, row.variant): row for row in final_table(study(name, scale)) if not row.point}
 
 
-def interval(row, places):
+def interval(row, metric, places, *, marked=True):
     """Mean and half the width of its 95 % interval; the best bold, with the report's word for the others."""
-    if row["diverged"] != "0":
+    if row.diverged:
         return "diverged"
-    cell = f"{float(row['mean']):.{places}f} ± {(float(row['high']) - float(row['low'])) / 2:.{places}f}"
-    return {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
+    found, mark = row.estimate(metric), row.marks[metric] if marked else ""
+    cell = f"{found.mean:.{places}f} ± {found.half_width:.{places}f}"
+    return {"best": f"**{cell}**", "": cell}.get(mark, f"{cell} ({mark})")
 
 
 def signed(value, places):
@@ -53,16 +63,14 @@ def with_error(values, places):
 
 def paper():
     """The paper's two comparisons."""
-    found = {}
-    for study, metric in (("sda", "test image_mse"), ("charrnn", "test nats")):
-        for row in rows(f"{study}-final", metric=metric):
-            found[study, row["method"], row["variant"]] = interval(row, 3)
-    columns = [(study, variant) for study in ("sda", "charrnn") for variant in ("tuned", "paper")]
+    metrics = {"sda": "test image_mse", "charrnn": "test nats"}
+    columns = [(name, variant) for name in metrics for variant in ("tuned", "paper")]
     header = ["method", "autoencoder, tuned", "at the paper's settings", "LSTM, tuned", "at the paper's settings"]
-    return table(
-        header,
-        [[title, *(found[study, name, variant] for study, variant in columns)] for name, title in METHODS.items()],
-    )
+    body = [
+        [title, *(interval(final(name)[method, variant], metrics[name], 3) for name, variant in columns)]
+        for method, title in METHODS.items()
+    ]
+    return table(header, body)
 
 
 @functools.cache
@@ -113,9 +121,8 @@ def five():
     places = {"digits5k": 3, "digits60k": 4, "text": 2}
     body = [[title] for title in chosen.values()]
     for workload in WORKLOADS:
-        found = {row["method"]: row | {"mark": ""} for row in rows(f"ensemble-final-{workload}", metric="test nll")}
         for line, method in zip(body, chosen, strict=True):
-            line.append(interval(found[method], places[workload]))
+            line.append(interval(final("ensemble")[method, workload], "test nll", places[workload], marked=False))
     return table(["test nll, lower is better", *WORKLOADS.values()], body)
 
 
@@ -138,12 +145,11 @@ def twelve():
     averaged, last = ([[] for _ in titles] for _ in range(2))
     for workload in WORKLOADS:
         places = 3 if workload == "text" else 4
-        whole = {row["method"]: row for row in rows(f"ensemble-final-{workload}", metric="test nll")}
-        alone = {row["method"]: row for row in rows(f"ensemble-final-{workload}", metric="test last_nll")}
         for index, method in enumerate(titles):
-            one_model = alone[method]["mean"] == whole[method]["mean"]
-            averaged[index].append(interval(whole[method], places))
-            last[index].append("–" if one_model else interval(alone[method] | {"mark": ""}, places))
+            row = final("ensemble")[method, workload]
+            one_model = row.estimate("test last_nll").mean == row.estimate("test nll").mean
+            averaged[index].append(interval(row, "test nll", places))
+            last[index].append("–" if one_model else interval(row, "test last_nll", places, marked=False))
     lines = zip(titles.values(), averaged, last, strict=True)
     header = ["test nll", *WORKLOADS.values(), *(f"last member alone: {title}" for title in WORKLOADS.values())]
     return table(header, [[title, *several, *one] for title, several, one in lines])
@@ -152,20 +158,24 @@ def twelve():
 def planned():
     """The comparisons for which the study of ensembles was made."""
     titles = {"cycles_driven": "driven", "cycles_constant": "constant", "cycles_cold": "T = 0"}
-    lines = {}
-    for row in rows("ensemble-differences", metric="test nll", role="primary"):
-        places = 3 if row["workload"] == "text" else 4
-        mean, low, high = (signed(float(row[name]), places) for name in ("mean", "low", "high"))
-        pair = f"{titles[row['one']]} − {titles[row['other']]}"
-        lines.setdefault(pair, {})[row["workload"]] = f"{mean} ({low} to {high}), {row['word']}"
-    body = [[pair, *(cells[workload] for workload in WORKLOADS)] for pair, cells in lines.items()]
+    pairs = (("cycles_driven", "cycles_constant"), ("cycles_driven", "cycles_cold"), ("cycles_constant", "cycles_cold"))
+    body = [[f"{titles[one]} − {titles[other]}"] for one, other in pairs]
+    for workload in WORKLOADS:
+        places = 3 if workload == "text" else 4
+        for line, pair in zip(body, pairs, strict=True):
+            one, other = (final("ensemble")[method, workload] for method in pair)
+            found = difference(one, other, "test nll")
+            mean, low, high = (signed(value, places) for value in (found.mean, *found.ends))
+            line.append(f"{mean} ({low} to {high}), {word(found, other.estimate('test nll').mean)}")
     return table(["difference of nll", *WORKLOADS.values()], body)
 
 
 def wells():
     """What each tempering samples at g = 1 on the double well."""
     body = []
-    for row in rows("tempering-wells"):
+    with (STORED / "laptop" / "tables" / "tempering-wells.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    for row in lines:
         if row["tempering"] == "none":
             continue
         title = {
@@ -214,19 +224,16 @@ def flat():
         ("ensemble", "digits60k", "55,000 digits"),
     )
 
-    def cell(row):
-        rho, p = float(row["rho"]), float(row["p"])
+    def cell(found):
+        rho, p = found.rho, found.probability
         text = f"{signed(rho, 2)} (p = {p:.3f})" if p >= 0.001 else f"{signed(rho, 2)} (p < 0.001)"
         return f"**{text}**" if p < 0.05 else text
 
     body = []
-    for study, variant, title in sources:
+    for name, variant, title in sources:
+        part = Part(study(name), name)
         for measure in MEASURES:
-            found = {
-                row["quality"]: row
-                for row in rows(f"flat-minima-{study}-correlations", variant=variant, measure=measure)
-            }
-            body.append([title, measure, cell(found["test loss"]), cell(found["gap"])])
+            body.append([title, measure, *(cell(part.correlation(variant, measure, x)) for x in ("test loss", "gap"))])
     return table(["models", "measure", "with the test loss", "with test − training loss"], body)
 
 
@@ -239,19 +246,12 @@ PLACES = {
 }
 
 
-def rendered(document):
+def rendered(name):
     """The text of a document with its tables as the stored results have them."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    for make in PLACES[document]:
-        name = make.__name__
-        pattern = re.compile(f"<!-- {name} -->.*?<!-- end of {name} -->", re.DOTALL)
-        if len(pattern.findall(text)) != 1:
-            raise ValueError(f"{document} has no place for the table {name}, or several: give it its two markers")
-        block = f"<!-- {name} -->\n\n{make()}\n\n<!-- end of {name} -->"
-        text = pattern.sub(lambda _, block=block: block, text)
-    return text
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return document(text, {make.__name__: f"\n{make()}\n" for make in PLACES[name]})
 
 
 if __name__ == "__main__":
-    for document in PLACES:
-        (ROOT / document).write_text(rendered(document), encoding="utf-8")
+    for name in PLACES:
+        (ROOT / name).write_text(rendered(name), encoding="utf-8")

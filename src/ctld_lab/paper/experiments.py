@@ -218,7 +218,7 @@ def _last(curve: pd.DataFrame) -> dict[str, float]:
 
 def fig_4(stored: Stored) -> Item:
     """A map of w and σ, and the depth S beside the paper's band."""
-    finals = chosen(stored.finals("sensitivity", LAPTOP, "points"), metric="test nats")
+    finals = chosen(stored.finals("sensitivity", LAPTOP), metric="test nats")
     share = stored.steps("sensitivity") / STEPS["sensitivity"]
     for name in ("w", "sigma", "S"):
         finals = finals.assign(**{name: finals["point"].str.extract(rf"\b{name}=([\d.]+)", expand=False).astype(float)})
@@ -262,7 +262,7 @@ def fig_4(stored: Stored) -> Item:
 
 def table_3(stored: Stored) -> Item:
     """Ratios of times to SGD-M, which carry over to another machine, and the seconds beside."""
-    finals, share = stored.finals("timing", LAPTOP, "times"), stored.steps("timing") / STEPS["timing"]
+    finals, share = stored.finals("timing", LAPTOP), stored.steps("timing") / STEPS["timing"]
     ratios, seconds = (chosen(finals, metric=x).set_index("method") for x in ("ratio", "seconds per epoch"))
     theirs: dict[str, Value] = {method: value / printed.SECONDS["sgd"] for method, value in printed.SECONDS.items()}
     ours = {x: [float(ratios.loc[x, name]) for name in ("low", "mean", "high")] for x in theirs}

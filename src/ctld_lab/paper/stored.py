@@ -1,14 +1,33 @@
 """The one place that knows how results are stored: everything the page shows of ours comes through here."""
 
-import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
 
 from ctld_lab.records import RecordError
-from ctld_lab.report.reading import read_study
+from ctld_lab.report.curves import curves
+from ctld_lab.report.double_well import theorem
+from ctld_lab.report.known_answers import wells_frame
+from ctld_lab.report.provenance import Search, searches
+from ctld_lab.report.reading import StudyRecord, read_study
+from ctld_lab.report.tables import final_table
+from ctld_lab.report.temperature import temperatures
+from ctld_lab.report.tidy import point_text
 
 PAPER, LAPTOP = "paper", "laptop"
+COLUMNS = ["method", "variant", "point", "metric", "mean", "low", "high", "seeds", "planned", "diverged", "mark"]
+
+
+@cache
+def _read(path: Path) -> StudyRecord:
+    if not (path / "study.json").is_file():
+        raise RecordError(f"{path} must hold a published study (study.json). Give --results its parent's folder.")
+    record = read_study(path)
+    if record.problem:
+        raise RecordError(record.problem)
+    return record
 
 
 class Stored:
@@ -17,57 +36,55 @@ class Stored:
     def __init__(self, results: Path) -> None:
         self._results = results
 
-    def _table(self, scale: str, study: str, name: str) -> pd.DataFrame:
-        path = self._results / scale / study
-        if not (path / "study.json").is_file():
-            raise RecordError(f"{path} must hold a published study (study.json). Give --results its parent's folder.")
-        record = read_study(path)
-        if record.problem:
-            raise RecordError(record.problem)
-        return record.table(name)
+    def _study(self, scale: str, study: str) -> StudyRecord:
+        return _read(self._results / scale / study)
 
     def curves(self, study: str, split: str, metric: str) -> pd.DataFrame:
         """Return curves at the paper's size: method, variant, stage, step, mean, and the number of seeds."""
-        frame = self._table(PAPER, study, "curves")
-        chosen = frame[(frame["split"] == split) & (frame["metric"] == metric)]
-        return chosen.rename(columns={"count": "seeds"})[["method", "variant", "stage", "step", "mean", "seeds"]]
+        found = curves(self._study(PAPER, study), f"{split} {metric}").rename(columns={"count": "seeds"})
+        return found[["method", "variant", "stage", "step", "mean", "seeds"]]
 
-    def finals(self, study: str, scale: str = PAPER, table: str = "final") -> pd.DataFrame:
+    def finals(self, study: str, scale: str = PAPER) -> pd.DataFrame:
         """Return what finished runs came to, a row for each metric: mean, low, high, seeds, planned, diverged, mark."""
-        frame = self._table(scale, study, table).rename(columns={"count": "seeds"})
-        return frame[frame["metric"] != ""]
+        lines, rows = [], final_table(self._study(scale, study))
+        every = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+        for row in rows:
+            for metric in every if row.diverged else row.metrics:  # what diverged has no numbers, and is told
+                found, names = row.estimate(metric), [row.method, row.variant, point_text(row.point), metric]
+                states = [row.planned, row.diverged, row.marks.get(metric, "")]
+                lines.append([*names, found.mean, *found.ends, found.count, *states])
+        return pd.DataFrame(lines, columns=COLUMNS)
 
     def temperatures(self) -> pd.DataFrame:
         """Return CTLD's exploration of the autoencoder by layer: cold_share and highest_ratio."""
-        return self._table(PAPER, "sda", "temperature")
+        return temperatures(self._study(PAPER, "sda"))
 
     def ratios(self) -> pd.DataFrame:
         """Return 1/g(α) by step, in the last layer of the autoencoder while it explores."""
-        return self._table(PAPER, "sda", "trace")
+        found = self._study(PAPER, "sda").places("temperature_ratio").rename(columns={"value": "temperature_ratio"})
+        return found[found["stage"] == found["stage"].max()]
+
+    def _searches(self, study: str) -> Sequence[Search]:
+        return searches(self._study(LAPTOP, study))
 
     def chosen_rates(self, study: str) -> dict[str, float]:
         """Return the learning rate that equal trials chose at laptop size, by method."""
-        frame = self._table(LAPTOP, study, "tuning")
-        found = {}
-        for method, text in zip(frame["method"], frame["chosen"], strict=True):
-            if match := re.match(r"lr ([\d.e+\-−]+)", text):
-                found[method] = float(match[1].replace("−", "-"))
-        return found
+        return {search.name: search.chosen["lr"] for search in self._searches(study) if search.chosen}
 
     def trials(self, study: str) -> int:
         """Return how many trials each of these rates was chosen from."""
-        return int(self._table(LAPTOP, study, "tuning")["trials"].max())
+        return max(len(search.trials) for search in self._searches(study))
 
     def steps(self, study: str) -> int:
         """Return the iterations of one run at laptop size."""
-        settings = read_study(self._results / LAPTOP / study).settings
+        settings = self._study(LAPTOP, study).settings
         if study == "timing":
             return int(settings["rounds"]) * int(settings["batches"])
         return int(settings["steps"])
 
     def laws(self) -> pd.DataFrame:
         """Return the chains on the double well: sampler, dimensions, and two averages as ratios to the exact ones."""
-        finals = self.finals("double-well", LAPTOP, "exactness")
+        finals = self.finals("double-well", LAPTOP)
         wide = finals.pivot(index=["method", "variant"], columns="metric", values=["mean", "low", "high", "seeds"])
         lines = []
         for (label, variant), row in wide.iterrows():
@@ -75,7 +92,7 @@ class Stored:
             for name, exact in (("kinetic_temperature", "kinetic_target"), ("mean_square", "mean_square_exact")):
                 values = [row[column, name] / row["mean", exact] for column in ("mean", "low", "high")]
                 lines.append([str(variant), dimensions, name, *values, int(row["seeds", name])])
-        wells = self._table(LAPTOP, "tempering", "wells")
+        wells = wells_frame(self._study(LAPTOP, "tempering"))
         for _, row in wells[wells["tempering"] == "calibrated"].iterrows():
             for name, column in (("kinetic_temperature", "kinetic_temperature"), ("mean_square", "mean_square_ratio")):
                 mean, error = float(row[column]), 1.96 * float(row[f"{column}_error"])
@@ -86,12 +103,12 @@ class Stored:
 
     def chains(self, tempering: str) -> int:
         """Return how many chains of Theorem 2 ran at once."""
-        return int(read_study(self._results / LAPTOP / "double-well").settings["theorem"][tempering]["replicas"])
+        return int(self._study(LAPTOP, "double-well").settings["theorem"][tempering]["replicas"])
 
     def rates(self) -> pd.DataFrame:
         """Return the exponents of Theorem 2: tempering, quantity, variable, slope, standard_error, bound, misfit."""
-        return self._table(LAPTOP, "double-well", "theorem")
+        return theorem(self._study(LAPTOP, "double-well"))[0]
 
     def rate_points(self) -> pd.DataFrame:
         """Return what they were fitted to: tempering, quantity, variable, at, value, standard_error."""
-        return self._table(LAPTOP, "double-well", "theorem-points")
+        return theorem(self._study(LAPTOP, "double-well"))[1]
