@@ -11,7 +11,6 @@ import re
 import statistics
 from pathlib import Path
 
-from ctld_lab.report.curves import curves
 from ctld_lab.report.flatness import Part
 from ctld_lab.report.markdown import document, table
 from ctld_lab.report.reading import read_study

@@ -29,7 +29,7 @@ def smoke_study(tmp_path_factory):
 def undrawn():
     """For a module: the data of a figure in its place, which is half the time of a report. test_report_page.py draws all."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "render", lambda plot: (json.dumps(as_data(plot)).encode())
+        patch.setattr(page, "render", lambda plot: json.dumps(as_data(plot)).encode())
         yield
 
 

@@ -319,7 +319,7 @@ def write_timing(path: Path) -> StudyDirectory:
     }
     measured["sgd"] |= {"low": 1.0, "high": 1.0, "rounds": 100}
     blocks = {name: 0.2 * ratio for name, ratio in ratios.items() if name != "ctld"}
-    lines = [{"round": place, "seconds": blocks, "waiting": dict.fromkeys(blocks, 0.0)} for place in range(3)]
+    lines = [{"round": place, "seconds": blocks, "waiting": dict.fromkeys(blocks, 0.0)} for place in range(100)]
     config = {
         "kind": "timing",
         "study": "timing",

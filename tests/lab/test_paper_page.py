@@ -1,6 +1,5 @@
 """The page that has the paper beside what is stored: its numbers are those of the tables, its verdicts those of the orders."""
 
-import csv
 import math
 import re
 import shutil
@@ -9,6 +8,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from ctld.tempering import TemperatureScaling
@@ -17,6 +17,11 @@ from ctld_lab.paper.items import NOT_RUN, OTHER, SAME, order
 from ctld_lab.paper.page import render
 from ctld_lab.paper.stored import Stored
 from ctld_lab.records import RecordError
+from ctld_lab.report import tidy
+from ctld_lab.report.provenance import searches
+from ctld_lab.report.reading import read_study
+from ctld_lab.report.tables import final_table
+from ctld_lab.report.tidy import point_text
 from ctld_lab.studies import charrnn, sda, sensitivity, timing
 
 ROOT = Path(__file__).parents[2]
@@ -36,9 +41,12 @@ def found():
     return {item.key: item for item in items(RESULTS)}
 
 
-def rows(name, scale="paper", **wanted):
-    with (RESULTS / scale / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in wanted.items())]
+def study(name, scale="paper"):
+    return read_study(RESULTS / scale / name)
+
+
+def finals(name, scale="paper"):
+    return {(row.method, row.variant, point_text(row.point)): row for row in final_table(study(name, scale))}
 
 
 def table(item):
@@ -73,21 +81,23 @@ def test_the_curve_of_figure_1_is_the_librarys():
 
 def test_figure_1_has_the_stored_shares(found):
     cells = table(found["fig-1"])
-    for row in rows("sda-temperature", variant="paper"):
-        share = f"{100 * (1 - float(row['cold_share'])):.0f}\N{NO-BREAK SPACE}%"
-        assert cells[f"exploration at g < 1, layer {row['stage']}"]["ours"] == share
+    own = study("sda").places("cold_share").query("variant == 'paper'")
+    assert len(own) == 4
+    for row in own.itertuples():
+        share = f"{100 * (1 - row.value):.0f}\N{NO-BREAK SPACE}%"
+        assert cells[f"exploration at g < 1, layer {row.stage:.0f}"]["ours"] == share
 
 
 def test_figure_2_has_the_stored_errors(found):
     cells = table(found["fig-2"])
     for title, method in TITLES.items():
         for variant, words in (("paper", ""), ("laptop", ", laptop's lr")):
-            own = {row["metric"]: row for row in rows("sda-final", method=method, variant=variant) if row["metric"]}
-            if own and "1" in {row["diverged"] for row in own.values()}:
+            row = finals("sda").get((method, variant, ""))
+            if row and row.diverged:
                 assert cells[title + words]["ours, layer 4"] == "diverged"
-            elif own:
-                assert cells[title + words]["ours, layer 4"] == f"{float(own['train mse']['mean']):.4f}"
-                assert cells[title + words]["ours, image"] == f"{float(own['test image_mse']['mean']):.2f}"
+            elif row and row.done:
+                assert cells[title + words]["ours, layer 4"] == f"{row.estimate('train mse').mean:.4f}"
+                assert cells[title + words]["ours, image"] == f"{row.estimate('test image_mse').mean:.2f}"
             else:
                 assert title + words not in cells
     assert cells["CTLD"]["steps"] == "100\N{NO-BREAK SPACE}%"
@@ -98,50 +108,53 @@ def test_figure_3_has_the_farthest_evaluations(found):
     assert found["fig-3"].share < 1
     for title, method in TITLES.items():
         for variant, words in names.items():
-            ends = []
-            for split in ("train", "test"):
-                points = rows("charrnn-curves", method=method, variant=variant, split=split, metric="nats")
-                ends += [max(points, key=lambda row: float(row["step"]))] if points else []
+            points = study("charrnn").places(["train nats", "test nats"])
+            points = points[(points["method"] == method) & (points["variant"] == variant)].sort_values("step")
+            ends = [
+                points[points["metric"] == metric].iloc[-1] for metric in ("train nats", "test nats") if len(points)
+            ]
             if ends:
-                assert cells[title + words]["ours, train / test"] == " / ".join(f"{float(x['mean']):.3f}" for x in ends)
-                share = 100 * float(ends[0]["step"]) / 360_000
+                assert cells[title + words]["ours, train / test"] == " / ".join(f"{x['value']:.3f}" for x in ends)
+                share = 100 * ends[0]["step"] / 360_000
                 assert float(cells[title + words]["steps"].rstrip("\N{NO-BREAK SPACE}%")) == pytest.approx(
                     share, rel=0.05
                 )
 
 
-@pytest.mark.parametrize(("study", "key"), [("sda", "table-1"), ("charrnn", "table-2")])
-def test_tables_1_and_2_have_the_chosen_rates(found, study, key):
+@pytest.mark.parametrize(("name", "key"), [("sda", "table-1"), ("charrnn", "table-2")])
+def test_tables_1_and_2_have_the_chosen_rates(found, name, key):
     cells = table(found[key])
-    for row in rows(f"{study}-tuning", "laptop"):
-        title = next(title for title, method in TITLES.items() if method == row["method"])
-        shown = re.match(r"lr ([^,]+)", row["chosen"])[1]
+    for search in searches(study(name, "laptop")):
+        title = next(title for title, method in TITLES.items() if method == search.name)
         ours = next(value for name, value in cells[title].items() if name.startswith("ours"))
-        assert float(ours.replace("−", "-")) == pytest.approx(float(shown.replace("−", "-")))
+        assert float(ours.replace("−", "-")) == pytest.approx(search.chosen["lr"])
 
 
 def test_figure_4_has_the_stored_losses(found):
     cells = table(found["fig-4"])
-    for row in rows("sensitivity-points", "laptop", variant="depth", metric="test nats"):
-        half = 0.5 * (float(row["high"]) - float(row["low"]))
-        assert cells[row["point"].replace("=", " = ")]["ours, test nats"] == f"{float(row['mean']):.3f} ± {half:.3f}"
-    grid = [float(row["mean"]) for row in rows("sensitivity-points", "laptop", variant="grid", metric="test nats")]
+    own = {key: row.estimate("test nats") for key, row in finals("sensitivity", "laptop").items()}
+    for (_, variant, point), row in own.items():
+        if variant == "depth":
+            assert cells[point.replace("=", " = ")]["ours, test nats"] == f"{row.mean:.3f} ± {row.half_width:.3f}"
+    grid = [row.mean for (_, variant, _), row in own.items() if variant == "grid"]
     assert cells["w × σ, lowest to highest"]["ours, test nats"] == f"{min(grid):.3f}–{max(grid):.3f}"
 
 
 def test_table_3_has_the_stored_ratios(found):
     cells = table(found["table-3"])
-    for row in rows("timing-times", "laptop", metric="ratio"):
-        title = next((x for x, method in {**TITLES, "AdaDelta": "adadelta"}.items() if method == row["method"]), None)
+    for row in finals("timing", "laptop").values():
+        title = next((x for x, method in {**TITLES, "AdaDelta": "adadelta"}.items() if method == row.method), None)
         if title:
-            assert cells[title]["ours, ratio"].split(" ")[0] == f"{float(row['mean']):.3f}"
-            assert cells[title]["paper, ratio"] == f"{float(row['paper']):.3f}"
+            assert cells[title]["ours, ratio"].split(" ")[0] == f"{row.estimate('ratio').mean:.3f}"
+            seconds = timing.PAPER[row.method] / timing.PAPER["sgd"]
+            assert cells[title]["paper, ratio"] == f"{seconds:.3f}"
 
 
 def test_theorem_1_has_ratios_to_the_exact_averages(found):
     cells, exact = table(found["theorem-1"]), {}
-    for row in rows("double-well-exactness", "laptop", variant="tempered"):
-        exact.setdefault(row["method"], {})[row["metric"]] = float(row["mean"])
+    for (label, variant, _), row in finals("double-well", "laptop").items():
+        if variant == "tempered":
+            exact[label] = {metric: row.estimate(metric).mean for metric in row.metrics}
     for label, own in exact.items():
         name = f"CTLD, the paper's, {label}".replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
         assert cells[name]["ours, kinetic T"].startswith(f"{own['kinetic_temperature'] / own['kinetic_target']:.3f} ±")
@@ -150,7 +163,8 @@ def test_theorem_1_has_ratios_to_the_exact_averages(found):
 
 def test_theorem_2_has_the_stored_exponents(found):
     shown = [row[2].split(" ")[0].replace("−", "-") for row in found["theorem-2"].rows if "±" in row[2]]
-    stored = {f"{float(row['slope']):.2f}" for row in rows("double-well-theorem", "laptop") if row["slope"]}
+    table = study("double-well", "laptop").table
+    stored = {f"{value:.2f}" for value in table.loc[table["metric"].str.endswith(" slope"), "value"]}
     assert shown
     assert set(shown) <= stored
 
@@ -176,13 +190,14 @@ def test_orders_are_compared_by_pairs_that_the_paper_tells_apart(ours, kind):
 def finish(folder, values):
     """The stored results with every run of Fig. 3 at its end."""
     shutil.copytree(RESULTS / "paper" / "charrnn", folder / "paper" / "charrnn")
+    ends = [
+        [method, "paper", "", "stage=1 step=360000", f"{split} nats", "0", value]
+        for method, value in values.items()
+        for split in ("train", "test")
+    ]
     (folder / "paper" / "tables").mkdir()
-    for path in (RESULTS / "paper" / "tables").glob("charrnn-*.csv"):
-        shutil.copy(path, folder / "paper" / "tables")
-    with (folder / "paper" / "tables" / "charrnn-curves.csv").open("a", encoding="utf-8") as file:
-        for method, value in values.items():
-            for split in ("train", "test"):
-                file.write(f"paper,{split},nats,{method},1,360000.0,{value},,,1\n")
+    table = pd.concat([study("charrnn").table, tidy.frame(ends)])
+    tidy.write(folder / "paper" / "tables" / "charrnn.csv", table)
 
 
 @pytest.mark.parametrize(("swapped", "kind"), [(False, SAME), (True, OTHER)])

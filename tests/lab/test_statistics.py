@@ -1,5 +1,6 @@
 """Intervals, verdicts, corrections and correlations of the report, against scipy, printed tables and simulated truth."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy import stats
 
 from ctld_lab.statistics import (
     Estimate,
+    association,
     estimate,
     holm,
     marks,
@@ -168,3 +170,43 @@ def test_verdicts_are_corrected_and_have_a_side():
     assert verdicts(seen, 0.1, lower_is_better=False)["clear"] == "behind"
     assert verdicts({"once": estimate([1.0, 1.3, 0.6])}, 0.0) == {"once": "behind"}
     assert verdicts({"once": estimate([1.0, 1.3, 0.6])}, 0.0, planned=5) == {"once": "undecided"}
+
+
+# ---- rank correlation ----
+
+
+def test_the_correlation_is_spearmans_and_its_chance_that_of_exchanged_methods():
+    generator = np.random.default_rng(3)
+    one = np.round(generator.standard_normal((5, 3)), 1)  # with ties
+    other = one + generator.standard_normal((5, 3))
+    found = association([(dict(enumerate(a)), dict(enumerate(b))) for a, b in zip(one, other, strict=True)])
+    expected = stats.spearmanr(one.ravel(), other.ravel()).statistic
+    assert found.rho == pytest.approx(expected, rel=1e-12)
+    orders = [
+        stats.spearmanr(one.ravel(), other[list(order)].ravel()).statistic for order in itertools.permutations(range(5))
+    ]
+    assert found.probability == np.mean([abs(rho) >= abs(expected) - 1e-12 for rho in orders])
+    assert (found.methods, found.runs) == (5, 15)
+
+
+def test_many_methods_are_shuffled_always_alike():
+    generator = np.random.default_rng(4)
+    pairs = [({0: x, 1: x + 1}, {0: x, 1: x + 1.1}) for x in generator.standard_normal(12)]
+    found = association(pairs)
+    assert found == association(pairs)
+    assert 0 < found.probability < 1e-3
+
+
+def test_alike_seeds_are_not_independent():
+    """Three methods in a row are one order of six, however many seeds there are."""
+    pairs = [({seed: place + 0.01 * seed for seed in range(20)},) * 2 for place in (1.0, 2.0, 3.0)]
+    assert association(pairs).probability >= 1 / 6
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [[], [({0: 1.0}, {0: 2.0})], [({0: 1.0}, {0: 2.0}), ({1: 1.0}, {1: 2.0})], [({0: 1.0}, {0: 2.0}), ({0: 1.0}, {0: 3.0})],
+     [({0: float("nan")}, {0: 2.0}), ({0: 1.0}, {0: 3.0})]],
+)  # fmt: skip
+def test_where_nothing_can_be_correlated(pairs):
+    assert association(pairs) is None

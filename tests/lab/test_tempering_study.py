@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sample_records import describe, write_run
 from small_run import AskedOnceBegun
@@ -16,7 +17,7 @@ from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
 from ctld_lab.report import temperings
 from ctld_lab.report.known_answers import Found, together
-from ctld_lab.report.reading import read_study, read_tables
+from ctld_lab.report.reading import read_study
 from ctld_lab.report.temperings import OFF
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
@@ -280,7 +281,8 @@ def test_tables_have_the_numbers_and_their_errors(tmp_path):
 
 def check_targets_follow_from_runs(folder):
     """Means and errors of the targets' table are those of the runs, put together."""
-    tables = read_tables(folder, "tempering-")
+    names = {"dimensions": str, "tempering": str, "target": str, "average": str}
+    tables = {name: pd.read_csv(folder / f"tempering-{name}.csv", dtype=names) for name in ("runs", "targets", "wells")}
     runs, found = tables["runs"], 0
     for _, line in tables["targets"].iterrows():
         own = runs[

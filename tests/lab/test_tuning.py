@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ctld_lab import tuning
 from ctld_lab.records import RecordError, StudyDirectory, read_json
+from ctld_lab.report.provenance import Trial
 
 LAPTOP = Path(__file__).parents[2] / "results" / "laptop"
 SPACE = {"lr": (0.01, 1.0), "friction": (0.05, 1.0)}
@@ -94,16 +96,14 @@ def test_a_search_waits_for_a_trial_that_failed(tmp_path):
     assert not (tmp_path / "tuning").exists()
 
 
-def lines(trials, values, states=("", "", "")):
-    texts = [f"lr {x['lr']:.3g}, friction {x['friction']:.3g}" for x in trials]
-    rows = zip(texts, values, states, strict=True)
-    return [{"parameters": text, "value": value, "state": state, "seconds": 4.0} for text, value, state in rows]
+def trials(points, values, states=("", "", "")):
+    return [Trial(point, value, 4.0, state) for point, value, state in zip(points, values, states, strict=True)]
 
 
 def test_stored_trials_stand_for_new_ones(tmp_path):
     """What they chose is chosen, nothing is run, and the record says where it is from."""
     proposed = tuning.propose(SPACE, 3)
-    stored = {"sgd": lines(proposed, [0.3, math.nan, 0.1], ["", "diverged", "chosen"])}
+    stored = {"sgd": trials(proposed, [0.3, math.nan, 0.1], ["", "diverged", "chosen"])}
     searches = searched(tmp_path, [{}, {}, {}], stored)
     assert list(searches.trials()) == []
     assert searches.chosen() == {"sgd": proposed[2]}
@@ -115,9 +115,9 @@ def test_stored_trials_stand_for_new_ones(tmp_path):
 
 @pytest.mark.parametrize("change", ["another point", "one too few", "another method"])
 def test_stored_trials_that_would_not_be_run_today_are_refused(tmp_path, change):
-    stored = {"sgd": lines(tuning.propose(SPACE, 3), [0.3, 0.2, 0.1])}
+    stored = {"sgd": trials(tuning.propose(SPACE, 3), [0.3, 0.2, 0.1])}
     if change == "another point":
-        stored["sgd"][1]["parameters"] = "lr 0.5, friction 0.5"
+        stored["sgd"][1] = replace(stored["sgd"][1], parameters={"lr": 0.5, "friction": 0.5})
     elif change == "one too few":
         stored["sgd"].pop()
     else:

@@ -205,7 +205,11 @@ def render(plot: Plot) -> bytes:
         for place, panel in enumerate(plot.panels):
             row, column = divmod(place, columns)
             last = place == len(plot.panels) - 1  # takes what is left of its row
-            _draw(figure.add_subplot(grid[row, column:] if last else grid[row, column]), settled(panel), lettered(plot, place))
+            _draw(
+                figure.add_subplot(grid[row, column:] if last else grid[row, column]),
+                settled(panel),
+                lettered(plot, place),
+            )
         if plot.keys:
             handles = [Line2D([], [], label=key.label, **_style(key)) for key in plot.keys]
             figure.legend(handles=handles, loc="outside lower center", ncols=legend_columns)

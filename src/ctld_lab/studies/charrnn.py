@@ -37,7 +37,7 @@ SPACES = {
     "ctld": {"lr": (0.1, 10.0), "friction": (0.05, 1.0)},
 }
 
-# What the trials at laptop scale chose (results/laptop/tables/charrnn-tuning.csv): run at the paper's scale too.
+# What the trials at laptop scale chose (results/laptop/tables/charrnn.csv): run at the paper's scale too.
 LAPTOP = {
     "sgd": {"lr": 3.47, "friction": 0.138},
     "rmsprop": {"lr": 0.0146},

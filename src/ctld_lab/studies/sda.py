@@ -33,7 +33,7 @@ SPACES = {
     "ctld": {"lr": (0.02, 2.0), "friction": (0.05, 1.0)},
 }
 
-# What the trials at laptop scale chose (results/laptop/tables/sda-tuning.csv): run at the paper's scale too.
+# What the trials at laptop scale chose (results/laptop/tables/sda.csv): run at the paper's scale too.
 LAPTOP = {
     "sgd": {"lr": 0.399, "friction": 0.059},
     "rmsprop": {"lr": 0.000394},
