@@ -1,6 +1,6 @@
 """Tables in the documents, made from the stored results: `python docs/tables.py` after a study has been run again.
 
-What lies between two markers, `<!-- begin NAME -->` and `<!-- end NAME -->`, is made by the function of that name below. A
+What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A
 test (tests/test_documents.py) compares.
 """
 
@@ -12,7 +12,6 @@ import statistics
 from pathlib import Path
 
 from ctld_lab.report.flatness import Part
-from ctld_lab.report.markdown import document, table
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.tables import difference, final_table
 from ctld_lab.statistics import word
@@ -40,6 +39,10 @@ def study(name, scale="laptop"):
 def final(name, scale="laptop"):
     """Method and variant → what its runs came to."""
     return {(row.method, row.variant): row for row in final_table(study(name, scale)) if not row.point}
+
+
+def table(header, body):
+    return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
 
 
 def interval(row, metric, places, *, marked=True):
@@ -245,12 +248,19 @@ PLACES = {
 }
 
 
-def rendered(name):
+def rendered(document):
     """The text of a document with its tables as the stored results have them."""
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return document(text, {make.__name__: f"\n{make()}\n" for make in PLACES[name]})
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for make in PLACES[document]:
+        name = make.__name__
+        pattern = re.compile(f"<!-- {name} -->.*?<!-- end of {name} -->", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"{document} has no place for the table {name}, or several: give it its two markers")
+        block = f"<!-- {name} -->\n\n{make()}\n\n<!-- end of {name} -->"
+        text = pattern.sub(lambda _, block=block: block, text)
+    return text
 
 
 if __name__ == "__main__":
-    for name in PLACES:
-        (ROOT / name).write_text(rendered(name), encoding="utf-8")
+    for document in PLACES:
+        (ROOT / document).write_text(rendered(document), encoding="utf-8")
