@@ -70,7 +70,7 @@ ARROWS = {
     "ctld_lab.control": {"ctld_lab.records"},
     "ctld_lab.checkpoints": {"ctld_lab.records"},
     "ctld_lab.tensorboard": {"ctld_lab.records"},
-    "ctld_lab.report": {"ctld_lab.records", "ctld_lab.statistics"},
+    "ctld_lab.report": {"ctld_lab.files", "ctld_lab.records", "ctld_lab.statistics"},
     "ctld_lab.heat": {"ctld"},
     "ctld_lab.methods": {"ctld", "ctld.cycles", "ctld_lab.streams"},
     "ctld_lab.workloads": {"ctld.ensembles", "ctld_lab.data", "ctld_lab.streams"},
