@@ -11,7 +11,6 @@ import re
 import statistics
 from pathlib import Path
 
-from ctld_lab.report.flatness import Part
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.tables import difference, final_table
 from ctld_lab.statistics import word
@@ -27,7 +26,6 @@ METHODS = {
     "ctld": "CTLD",
 }
 WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "char-LSTM"}
-MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
 
 
 @functools.cache
@@ -215,28 +213,6 @@ def double_well():
             body.append([f"{dimensions:,}", name, *cells])
     header = ["d", "tempering", "kinetic temperature at g = 1 (1.010)", "⟨x²⟩ at g = 1 (0.9645)", "TV of α"]
     return table([*header, "time at g = 1 (0.267)", "crossings"], body)
-
-
-def flat():
-    """Rank correlations of flatness with the test loss and with the generalisation gap: all 48."""
-    sources = (
-        ("sda", "tuned", "autoencoder"),
-        ("charrnn", "tuned", "char-LSTM"),
-        ("ensemble", "digits5k", "5,000 digits"),
-        ("ensemble", "digits60k", "55,000 digits"),
-    )
-
-    def cell(found):
-        rho, p = found.rho, found.probability
-        text = f"{signed(rho, 2)} (p = {p:.3f})" if p >= 0.001 else f"{signed(rho, 2)} (p < 0.001)"
-        return f"**{text}**" if p < 0.05 else text
-
-    body = []
-    for name, variant, title in sources:
-        part = Part(study(name), name)
-        for measure in MEASURES:
-            body.append([title, measure, *(cell(part.correlation(variant, measure, x)) for x in ("test loss", "gap"))])
-    return table(["models", "measure", "with the test loss", "with test − training loss"], body)
 
 
 PLACES = {

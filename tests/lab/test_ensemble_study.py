@@ -363,7 +363,7 @@ def write_study(path, shifts, *, seeds=5):
             write(f"curve-{method}-{heat}-seed{seed}", seed, method, "curve", nll, **point)
     record = {
         "method": "digits5k-sgd", "space": {"lr": [0.03, 0.3]}, "chosen": {"lr": 0.29}, "value": 0.1,
-        "trials": [{"run": "x", "parameters": {"lr": lr}, "value": 0.1} for lr in (0.04, 0.1, 0.29)],
+        "trials": [{"run": "x", "parameters": {"lr": lr}, "value": 0.4 - lr} for lr in (0.04, 0.1, 0.29)],
     }  # fmt: skip
     (path / "tuning").mkdir()
     write_json(path / "tuning" / "digits5k-sgd.json", record)
