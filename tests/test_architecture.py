@@ -231,7 +231,7 @@ def test_few_classes_lie_between_ctld_and_torchs_optimizer():
     assert sum("Sampler" in above for above in found.values()) > 5
 
 
-OF_OTHERS = {"_replace", "_fields", "_make", "_asdict", "_local_tensor", "_getframe", "_BatchNorm"} | {
+OF_OTHERS = {"_replace", "_fields", "_fields_", "_make", "_asdict", "_local_tensor", "_getframe", "_BatchNorm"} | {
     "_non_persistent_buffers_set"
 }
 """Names with an underscore that are public: those of named tuples, and the ones by which torch hands out what we need."""
