@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from ctld_lab.paper.drawing import BROWN, GREY, Draw, diamond, interval, picture, plain_log
+from ctld_lab.paper.drawing import BROWN, GREY, Draw, Picture, diamond, interval, picture, plain_log
 from ctld_lab.paper.items import ABSENT, OTHER, SAME, Item, Verdict, chosen, signed, with_interval
 from ctld_lab.paper.stored import Stored
 from ctld_lab.report.plots import COLOURS
@@ -102,22 +104,55 @@ def theorem_2(stored: Stored) -> Item:
         (title, *_), bound, half = QUANTITIES[row["quantity"]], float(row["bound"]), 1.96 * row["standard_error"]
         power = math.isfinite(row["slope"]) and not row["misfit"] > LARGEST_MISFIT
         exponent = f"{signed(row['slope'], '.2f')} ± {half:.2f}" if power else "no power"
-        rows.append(
-            [
-                f"{title}, {TEMPERINGS[row['tempering']][0]}",
-                signed(bound, "g"),
-                exponent,
-                f"{stored.chains(row['tempering']):,}",
-                ABSENT,
-            ]
-        )
+        name, chains = f"{title}, {TEMPERINGS[row['tempering']][0]}", f"{stored.chains(row['tempering']):,}"
+        rows.append([name, signed(bound, "g"), exponent, chains, ABSENT])
         if row["tempering"] == "paper":
             as_bounded[title] = power and (row["slope"] + math.copysign(half, bound)) / bound >= 1.0
     lost = [title for title, fine in as_bounded.items() if not fine]
     kept = ", ".join(title for title, fine in as_bounded.items() if fine)
     reason = f"With the paper's constants these fall as bounded: {kept}. This does not: {', '.join(lost) or 'nothing'}."
     verdict = Verdict(OTHER if lost else SAME, "same in L, other in η" if lost else "same rates", reason)
-    pictures = [
-        picture(f"theorem-2-{name.replace('_', '-')}", title, draw(name)) for name, (title, *_) in QUANTITIES.items()
-    ]
+    pictures = [picture(f"theorem-2-{x.replace('_', '-')}", QUANTITIES[x][0], draw(x)) for x in QUANTITIES]
+    noise = stored.noise()
+    for dimensions in sorted(noise["d"].unique()):
+        pictures.append(_noise_picture(chosen(noise, d=dimensions), f"Bias by minibatch noise, d = {dimensions:g}"))
+        rows += _noise_rows(chosen(noise, d=dimensions), stored.noise_chains(dimensions))
     return Item("theorem-2", pictures, rows, WELL, math.nan, f"{stored.chains('paper'):,}", verdict)
+
+
+def _noise_picture(noise: pd.DataFrame, title: str) -> Picture:
+    """What the noise adds to the bias that stays, with and without compensation, below a line that is linear in it."""
+    own = noise.assign(mean=noise["added"], low=noise["added"] - noise["half"], high=noise["added"] + noise["half"])
+
+    def panel(axes: Axes) -> Mapping[str, Any]:
+        legend = {}
+        for (tempering, compensated), part in own.groupby(["tempering", "compensated"], sort=False):
+            name, tint, marker = TEMPERINGS[str(tempering)]
+            for _, row in part.iterrows():
+                at = row["s"] + 0.15 * (tempering == "paper") - 0.07
+                mark = interval(axes, at, row, tint, "x" if compensated else marker)
+                legend |= {} if compensated else {name: mark}
+        largest = own["s"].max()
+        (line,) = axes.plot([0, largest], [0, 1.1 * own["mean"].max()], color=GREY, lw=1.2, ls=(0, (4, 2)))
+        axes.axhline(0, color="#bbbbbb", lw=0.8, zorder=1)
+        axes.set(xlabel="minibatch noise s", ylabel="bias added", xlim=(0, largest + 0.5))
+        cross = Line2D([], [], marker="x", ls="", color=GREY)
+        return legend | {"compensated": cross, "the bound, s": line}
+
+    return picture(f"theorem-2-noise-{noise['d'].iloc[0]:g}", title, panel)
+
+
+def _noise_rows(noise: pd.DataFrame, chains: int) -> list[list[str]]:
+    """Exponents of what the noise adds; with compensation, what is left at the largest noise."""
+    rows = []
+    for (tempering, compensated), part in noise.groupby(["tempering", "compensated"], sort=False):
+        last, rate = (
+            part.sort_values("s").iloc[-1],
+            f"{part['slope'].iloc[0]:.2f} ± {1.96 * part['slope_error'].iloc[0]:.2f}",
+        )
+        words = f"Bias by noise, d = {last['d']:g}, {TEMPERINGS[str(tempering)][0]}"
+        left = f"{signed(last['added'], '.3f')} ± {last['half']:.3f} at s = {last['s']:g}"
+        rows.append(
+            [words + ", compensated" * bool(compensated), "1", left if compensated else rate, f"{chains:,}", ABSENT]
+        )
+    return rows

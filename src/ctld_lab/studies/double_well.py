@@ -66,7 +66,7 @@ def plan(request: Request, _: StudyDirectory) -> Iterator[list[Run]]:
                     "noises": chosen["noises"],
                 }
                 name = f"theorem-noise-{tempering}-d{dimensions}{'-compensated' * compensated}"
-                config["compensated"] = compensated
+                config |= {"compensated": compensated, "point": {"d": int(dimensions), "compensated": int(compensated)}}
                 runs.append(request.final("double-well", name, "theorem", **common, **config))
     yield runs
 
