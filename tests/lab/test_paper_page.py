@@ -22,6 +22,7 @@ from ctld_lab.report.provenance import searches
 from ctld_lab.report.reading import read_study
 from ctld_lab.report.tables import final_table
 from ctld_lab.report.tidy import point_text
+from ctld_lab.sampling.targets import DoubleWell
 from ctld_lab.studies import charrnn, sda, sensitivity, timing
 
 ROOT = Path(__file__).parents[2]
@@ -162,11 +163,29 @@ def test_theorem_1_has_ratios_to_the_exact_averages(found):
 
 
 def test_theorem_2_has_the_stored_exponents(found):
-    shown = [row[2].split(" ")[0].replace("−", "-") for row in found["theorem-2"].rows if "±" in row[2]]
+    exponents = [row[2] for row in found["theorem-2"].rows if "±" in row[2] and "at s" not in row[2]]
+    shown = [text.split(" ")[0].replace("−", "-") for text in exponents]
     table = study("double-well", "laptop").table
     stored = {f"{value:.2f}" for value in table.loc[table["metric"].str.endswith(" slope"), "value"]}
     assert shown
     assert set(shown) <= stored
+
+
+def test_theorem_2_has_what_minibatch_noise_adds(found):
+    """A limit less that without noise; compensated chains have none of it."""
+    table, cells = study("double-well", "laptop").table, {row[0]: row[2] for row in found["theorem-2"].rows}
+    for d in (1, 10):
+        for compensated in (0, 1):
+            own = table[(table["method"] == "none") & (table["point"] == f"d={d}.0 compensated={compensated}.0")]
+            limits = own[own["metric"] == "limit"].set_index("at")["value"]
+            added = limits["s=8"] - limits["s=0"]
+            cell = cells[f"Bias by noise, d = {d}, no tempering" + ", compensated" * compensated]
+            if compensated:
+                assert cell.startswith(f"{added:.3f} ±".replace("-", "−"))
+                assert abs(added) < float(cell.split(" ")[2])
+            else:
+                heated = DoubleWell(d).mean_energy(1 + 0.02 * 8**2 / 2) - DoubleWell(d).mean_energy()
+                assert added == pytest.approx(heated, rel=0.1)
 
 
 # ---- verdicts ----

@@ -14,7 +14,7 @@ from ctld_lab.report.provenance import Search, searches
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.tables import final_table
 from ctld_lab.report.temperature import temperatures
-from ctld_lab.report.tidy import point_text
+from ctld_lab.report.tidy import SE, parts, point_text
 
 PAPER, LAPTOP = "paper", "laptop"
 COLUMNS = ["method", "variant", "point", "metric", "mean", "low", "high", "seeds", "planned", "diverged", "mark"]
@@ -71,10 +71,6 @@ class Stored:
         """Return the learning rate that equal trials chose at laptop size, by method."""
         return {search.name: search.chosen["lr"] for search in self._searches(study) if search.chosen}
 
-    def trials(self, study: str) -> int:
-        """Return how many trials each of these rates was chosen from."""
-        return max(len(search.trials) for search in self._searches(study))
-
     def steps(self, study: str) -> int:
         """Return the iterations of one run at laptop size."""
         settings = self._study(LAPTOP, study).settings
@@ -112,3 +108,28 @@ class Stored:
     def rate_points(self) -> pd.DataFrame:
         """Return what they were fitted to: tempering, quantity, variable, at, value, standard_error."""
         return theorem(self._study(LAPTOP, "double-well"))[1]
+
+    def noise(self) -> pd.DataFrame:
+        """Return what minibatch noise of size s adds to the bias that stays.
+
+        The columns are tempering, d, compensated, s, added, half (of its 95 % interval), slope and slope_error.
+        """
+        study = self._study(LAPTOP, "double-well")
+        table = study.table[study.table["variant"] == "s"]
+        lines = []
+        for (tempering, text), own in table.groupby(["method", "point"], sort=False):
+            point, fit = parts(str(text)), own[own["at"] == "fit"].set_index("metric")["value"]
+            runs = own[own["at"] != "fit"].pivot_table(index="at", columns="metric", values="value", sort=False)
+            runs.index = [parts(str(at))["s"] for at in runs.index]
+            none, error = runs.loc[0.0], f"limit{SE}"
+            for s, row in runs[runs.index > 0].iterrows():
+                half = 1.96 * (row[error] ** 2 + none[error] ** 2) ** 0.5
+                numbers = [row["limit"] - none["limit"], half, fit["limit slope"], fit[f"limit slope{SE}"]]
+                lines.append([tempering, int(point["d"]), bool(point["compensated"]), s, *numbers])
+        return pd.DataFrame(
+            lines, columns=["tempering", "d", "compensated", "s", "added", "half", "slope", "slope_error"]
+        )
+
+    def noise_chains(self, dimensions: int) -> int:
+        """Return how many chains with minibatch noise ran at once."""
+        return int(self._study(LAPTOP, "double-well").settings["noise"]["replicas"][str(dimensions)])

@@ -125,7 +125,7 @@ def _noise_picture(noise: pd.DataFrame, title: str) -> Picture:
     own = noise.assign(mean=noise["added"], low=noise["added"] - noise["half"], high=noise["added"] + noise["half"])
 
     def panel(axes: Axes) -> Mapping[str, Any]:
-        legend = {}
+        legend: dict[str, Any] = {}
         for (tempering, compensated), part in own.groupby(["tempering", "compensated"], sort=False):
             name, tint, marker = TEMPERINGS[str(tempering)]
             for _, row in part.iterrows():

@@ -110,8 +110,8 @@ def _exactness(study: StudyRecord, rows: Sequence[Row], exact: dict[str, float],
 
 
 def theorem(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the slopes (a column for each of their numbers) and the points that they were fitted to."""
-    table = study.table[study.table["at"] == "fit"]
+    """Return the slopes (a column for each of their numbers) and the points that they were fitted to, without noise."""
+    table = study.table[(study.table["at"] == "fit") & (study.table["point"] == "")]
     names = table["metric"].str.split(" ", n=1).str
     slopes = table.assign(quantity=names[0], number=names[1]).pivot_table(
         aggfunc="first", index=["method", "variant", "quantity"], columns="number", values="value"
@@ -119,7 +119,7 @@ def theorem(study: StudyRecord) -> tuple[pd.DataFrame, pd.DataFrame]:
     slopes = slopes.reindex(columns=["slope", f"slope{tidy.SE}", "bound", "from", "to", "misfit"])
     fitted = slopes.rename(columns={f"slope{tidy.SE}": "standard_error"}).reset_index()
     points = study.places([name + more for name in PANELS for more in ("", tidy.SE)])
-    points = points[points["at"].str.contains("=")]
+    points = points[points["at"].str.contains("=") & (points["point"] == "")]
     variable = points["at"].str.split("=").str
     points = points.assign(
         at=pd.to_numeric(variable[1]),

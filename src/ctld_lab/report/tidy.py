@@ -221,11 +221,16 @@ def _chain(study: str, run: "RunRecord") -> Iterator[Line]:
 
 
 def _theorem(study: str, run: "RunRecord") -> Iterator[Line]:
-    """Slopes at "fit", and the points that they were fitted to; of runs against L, those of the first step size."""
+    """Slopes at "fit", and the points that they were fitted to; of runs against L, those of the first step size.
+
+    L is the number of steps, η the step size, and s the minibatch noise.
+    """
     sizes = run.result.get("step_sizes", [])
     if run.state != "done" or not sizes:
         return
-    against, whole = ("η", True) if run.variant == "step_size" else ("L", False)
+    against, field_of, whole = {"step_size": ("η", "step_size", True), "noise": ("s", "noise", True)}.get(
+        run.variant, ("L", "steps", False)
+    )
     names = {"method": str(run.config.get("tempering", "none")), "variant": against}
     for quantity, fit in (run.result if whole else sizes[0]).get("slopes", {}).items():
         for name, field in (
@@ -236,7 +241,7 @@ def _theorem(study: str, run: "RunRecord") -> Iterator[Line]:
             yield _line(run, f"{quantity} {name}", fit.get(field, math.nan), "fit", **names)
     quantities = ("limit", "cold_limit") if whole else ("decaying_bias", "decaying_mse")
     for line in sizes if whole else sizes[0].get("lengths", []):
-        at = place(**{against: line.get("step_size" if whole else "steps")})
+        at = place(**{against: line.get(field_of)})
         for quantity in quantities:
             yield _line(run, quantity, line.get(quantity), at, **names)
             yield _line(run, quantity + SE, line.get(f"{quantity}_error"), at, **names)
