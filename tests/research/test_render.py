@@ -1,6 +1,8 @@
 """Findings in documents: what is rendered is up to date, and the engine finds what is not."""
 
 import json
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -60,3 +62,19 @@ def test_documents_are_up_to_date():
 def test_findings_are_what_the_stored_tables_say(study):
     stored = (render.RESEARCH / study / "findings.json").read_text(encoding="utf-8")
     assert render.findings_of(study) == json.loads(stored), f"run: python research/render.py {study}"
+
+
+def test_publishing_replaces_results_findings_and_what_documents_show(research, tmp_path, monkeypatch):
+    fruit = ModuleType("fruit")
+    fruit.findings = lambda results: (
+        FINDINGS | {"tables": {"all": {"head": ["a"], "rows": [[(results / "a.csv").read_text()]]}}}
+    )
+    monkeypatch.setitem(sys.modules, "fruit", fruit)
+    page = research / "fruit/README.md"
+    render.write(page, "<!-- findings: fruit/all -->\n<!-- end -->\n")
+    for folder, name, text in ((research / "fruit/results", "old.csv", "1"), (tmp_path / "made", "a.csv", "7")):
+        render.write(folder / name, text)
+    render.publish("fruit", tmp_path / "made")
+    assert [path.name for path in (research / "fruit/results").iterdir()] == ["a.csv"]
+    assert "| 7 |" in page.read_text()
+    assert render.outdated() == []
