@@ -390,7 +390,7 @@ WORDS = {LOWER: AHEAD, HIGHER: BEHIND}
 
 def findings(results: Path) -> dict[str, Any]:
     """Return the planned comparisons by test nll, the nll of every method, and the curve against T."""
-    rows = table(results, "ensemble")
+    rows = pd.read_csv(results / "ensemble.csv", keep_default_na=False, na_values={"value": [""]})
     found = []
     for pairs, role in ((PRIMARY, "primary"), (SECONDARY, "secondary")):
         for one, other in pairs:
@@ -415,14 +415,6 @@ def findings(results: Path) -> dict[str, Any]:
     head = ["test nll", *WORKLOADS.values(), *(f"last member: {title}" for title in WORKLOADS.values())]
     tables = {"nll": {"head": head, "rows": body}, "curve": _curve_table(rows)}
     return {"study": "ensemble", "title": "Averaged cycles", "findings": found, "tables": tables}
-
-
-def table(results: Path, study: str) -> pd.DataFrame:
-    """Return the tidy table of a study."""
-    tidy = results / f"{study}.csv"
-    path = tidy if tidy.exists() else results / f"{study}-seeds.csv"
-    rows = pd.read_csv(path, keep_default_na=False, na_values={"value": [""]})
-    return rows if tidy.exists() else rows.assign(at="")
 
 
 def by_seed(rows: pd.DataFrame, method: str, variant: str, metric: str, point: str = "") -> dict[int, float]:

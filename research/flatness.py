@@ -28,15 +28,8 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 
 def load(results: Path, study: str, variant: str) -> Values:
     """Return what was measured of the final models of a study."""
-    tidy = results / f"{study}.csv"
-    if tidy.exists():
-        rows = pd.read_csv(tidy, keep_default_na=False, na_values={"value": [""]}).query("at == 'minimum'")
-    else:
-        rows = pd.read_csv(results / f"flat-minima-{study}-seeds.csv").rename(columns={"measure": "metric"})
-        facts = pd.read_csv(results / f"flat-minima-{study}-values.csv").drop_duplicates(["method", "variant"])
-        facts = facts.assign(metric="tempered", seed=0, value=facts["tempered"])
-        rows = pd.concat([rows, facts[rows.columns]])
-    rows = rows[rows["variant"] == variant]
+    rows = pd.read_csv(results / f"{study}.csv", keep_default_na=False, na_values={"value": [""]})
+    rows = rows[(rows["at"] == "minimum") & (rows["variant"] == variant)]
     found: dict[str, dict[str, dict[int, float]]] = {}
     for row in rows.itertuples():
         found.setdefault(row.method, {}).setdefault(row.metric, {})[int(float(row.seed))] = row.value
