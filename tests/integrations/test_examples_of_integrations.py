@@ -25,4 +25,4 @@ def test_runs_and_learns(name, capsys, monkeypatch):
 
 def test_there_is_one_for_each():
     frameworks = {name.removesuffix("_digits.py") for name in EXAMPLES}
-    assert frameworks == {"accelerate", "fabric", "keras", "lightning", "skorch", "sklearn", "transformers"}
+    assert frameworks == {"accelerate", "fabric", "keras", "lightning", "peft", "skorch", "sklearn", "transformers"}

@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import nn
 
+import ctld
 from ctld.integrations.sklearn import CTLDClassifier, CTLDRegressor
 
 ESTIMATORS = [CTLDClassifier(epochs=30, random_state=0), CTLDRegressor(epochs=30, random_state=0)]
@@ -83,3 +84,25 @@ def test_an_own_network_and_the_users_random_numbers():
 def test_a_wrong_option_is_named(option, value):
     with pytest.raises(ValueError, match=f"{option} = "):
         CTLDClassifier(**{option: value}).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_more_cycles_than_the_epochs_have_room_for_are_refused():
+    inputs = np.eye(4)
+    with pytest.raises(
+        ValueError, match=r"cycles must be at most 2 for the 5 steps of epochs=5, got 100. Give fewer cycles"
+    ):
+        CTLDClassifier(epochs=5, cycles=100).fit(inputs, [0, 1, 2, 1])
+
+
+@pytest.mark.parametrize("outputs", [4, 1])
+def test_a_network_of_ones_own_has_the_outputs_that_are_asked_for(outputs):
+    model = CTLDClassifier(module=lambda inputs, classes: nn.Linear(inputs, outputs))
+    with pytest.raises(ValueError, match=rf"gives shape \(2, 3\) for 2 rows, got \(2, {outputs}\)"):
+        model.fit(np.eye(4), [0, 1, 2, 1])
+
+
+def test_nothing_is_said_of_temperatures_of_a_posterior(recwarn):
+    """Here a hot minibatch is no mistake of the user's."""
+    train, _, labels, _ = digits()
+    CTLDClassifier(epochs=40, lr=0.3, random_state=0).fit(train[:200], labels[:200])
+    assert [str(said.message) for said in recwarn if said.category is ctld.TemperatureWarning] == []

@@ -6,6 +6,7 @@ Inputs, and the targets of a regression, are standardised inside. The network is
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
@@ -18,8 +19,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor, nn
 
-from ctld import Ensemble, predict
+from ctld import Ensemble, TemperatureWarning, predict
 from ctld.checks import integer
+from ctld.ensembles.task import TaskName
 
 Array = Any
 
@@ -58,14 +60,14 @@ class _Network(BaseEstimator):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (64,),
+        hidden_layer_sizes: Sequence[int] = (100,),
         *,
         cycles: int = 4,
         epochs: int = 100,
         exploration: float = 0.6,
         lr: float = 0.1,
         momentum: float = 0.9,
-        weight_decay: float = 1e-3,
+        weight_decay: float = 1e-2,
         temperature: float | Literal["auto"] = "auto",
         batch_size: int = 32,
         module: Callable[[int, int], nn.Module] | None = None,
@@ -83,44 +85,74 @@ class _Network(BaseEstimator):
         self.module = module
         self.random_state = random_state
 
-    def _train(self, inputs: Array, targets: Tensor, outputs: int, loss_of: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def _train(
+        self,
+        inputs: Array,
+        targets: Tensor,
+        outputs: int,
+        loss_of: Callable[[Tensor, Tensor], Tensor],
+        task: TaskName,
+    ) -> None:
         self._mean, self._scale = inputs.mean(0), inputs.std(0)
         self._scale[self._scale == 0] = 1.0
         rows, seed = len(inputs), int(check_random_state(self.random_state).randint(2**31 - 1))
         batch = min(integer("batch_size", self.batch_size, at_least=1), rows)
         steps_in_epoch = math.ceil(rows / batch)
         cycles = integer("cycles", self.cycles, at_least=1)
-        cycle_steps = max(integer("epochs", self.epochs, at_least=1) * steps_in_epoch // cycles, 2)
+        total_steps = integer("epochs", self.epochs, at_least=1) * steps_in_epoch
+        if total_steps < 2 * cycles:
+            raise ValueError(
+                f"cycles must be at most {total_steps // 2} for the {total_steps} steps of epochs={self.epochs}, got {cycles}. "
+                "Give fewer cycles or more epochs"
+            )
         with torch.random.fork_rng(devices=[]):  # the user's random numbers stay as they were
             torch.manual_seed(seed)
             make = self._layers if self.module is None else self.module
             network = make(inputs.shape[1], outputs).double()
+            self._check_outputs(network, inputs, outputs)
         ensemble = Ensemble(
             network,
             self.lr,
             rows,
-            cycles * cycle_steps,
+            total_steps,
             cycles=cycles,
             exploration=self.exploration,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             temperature=self.temperature,
             seed=seed,
+            task=task,
+            head=None if task == "classification" else "mean",
         )
         data, generator = self._tensor(inputs), torch.Generator().manual_seed(seed)
         order, self.loss_curve_ = torch.empty(0, dtype=torch.long), []
-        while not ensemble.done:
-            if len(order) == 0:
-                order = torch.randperm(rows, generator=generator)
-            chosen, order = order[:batch], order[batch:]
-            loss = loss_of(network(data[chosen]), targets[chosen])
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.loss_curve_.append(loss.item())
-            ensemble.step(loss)
+        with warnings.catch_warnings():
+            # Here the network is trained; nobody waits for draws of a posterior.
+            warnings.simplefilter("ignore", TemperatureWarning)
+            while not ensemble.done:
+                if len(order) == 0:
+                    order = torch.randperm(rows, generator=generator)
+                chosen, order = order[:batch], order[batch:]
+                loss = loss_of(network(data[chosen]), targets[chosen])
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.loss_curve_.append(loss.item())
+                ensemble.step(loss)
         if not len(ensemble):
             raise ValueError(f"the training diverged with lr = {self.lr}: give a lower one")
         self.network_ = network.eval()
         self.members_ = [dict(sample.state) for sample in ensemble.collector]
+
+    def _check_outputs(self, network: nn.Module, inputs: Array, outputs: int) -> None:
+        with torch.no_grad():
+            found = network.eval()(self._tensor(inputs[:2]))
+        network.train()
+        expected = (min(2, len(inputs)), outputs)
+        if not isinstance(found, Tensor) or tuple(found.shape) != expected:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"module must make a network that gives shape {expected} for {expected[0]} rows, got {got}. It is called with "
+                "the numbers of inputs and outputs: use the second"
+            )
 
     def _layers(self, inputs: int, outputs: int) -> nn.Module:
         widths = [inputs, *(integer("hidden_layer_sizes", width, at_least=1) for width in self.hidden_layer_sizes)]
@@ -132,11 +164,11 @@ class _Network(BaseEstimator):
     def _tensor(self, inputs: Array) -> Tensor:
         return torch.tensor((inputs - self._mean) / self._scale, dtype=torch.float64)
 
-    def _together(self, X: Array, kind: Any) -> Any:
-        """What the members predict together."""
+    def _together(self, X: Array, task: Any) -> Any:
+        """Return what the members predict together."""
         check_is_fitted(self)
         inputs = self._tensor(validate_data(self, X, reset=False, dtype=np.float64))
-        return predict(self.network_, self.members_, inputs, kind=kind)
+        return predict(self.network_, self.members_, inputs, task=task, head="mean" if task == "regression" else None)
 
 
 class CTLDClassifier(ClassifierMixin, _Network):
@@ -149,12 +181,15 @@ class CTLDClassifier(ClassifierMixin, _Network):
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, labels = np.unique(column_or_1d(y, warn=True), return_inverse=True)
-        self._train(X, torch.tensor(labels), len(self.classes_), nn.functional.cross_entropy)
+        loss = nn.functional.cross_entropy
+        outputs = max(len(self.classes_), 2)  # of one label alone there is nothing to learn, and nothing to refuse
+        self._train(X, torch.tensor(labels), outputs, loss, "classification")
         return self
 
     def predict_proba(self, X: Array) -> Array:
         """Probabilities of `classes_`, the mean of the members'."""
-        return self._together(X, "classification").probabilities.numpy()
+        found = self._together(X, "classification").probabilities.numpy()
+        return found if len(self.classes_) > 1 else np.ones((len(found), 1))
 
     def predict(self, X: Array) -> Array:
         """The most probable label of each row."""
@@ -178,7 +213,7 @@ class CTLDRegressor(RegressorMixin, _Network):
         y = column_or_1d(y, warn=True).astype(np.float64)
         self._target_mean, self._target_scale = float(y.mean()), float(y.std()) or 1.0
         targets = torch.tensor((y - self._target_mean) / self._target_scale)
-        self._train(X, targets, 1, lambda out, target: 0.5 * nn.functional.mse_loss(out[:, 0], target))
+        self._train(X, targets, 1, lambda out, y: 0.5 * nn.functional.mse_loss(out[:, 0], y), "regression")
         residuals = y - self.predict(X)
         self.noise_ = float(np.sqrt(np.mean(residuals**2)))
         return self
