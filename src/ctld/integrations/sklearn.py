@@ -25,6 +25,9 @@ from ctld.ensembles.task import TaskName
 
 Array = Any
 
+PRIOR = 2.0  # precision of the weights' Gaussian prior at weight_decay="auto": the number of rows times weight_decay
+RANGE = 4.0  # in which standardised inputs lie, at most
+
 
 class _Network(BaseEstimator):
     """Both estimators.
@@ -39,9 +42,11 @@ class _Network(BaseEstimator):
         Passes over the data, of all cycles together.
     exploration : float
         Share of each cycle that explores, from 0 on and below 1.
-    lr, momentum, weight_decay, temperature
+    lr, momentum, temperature
         As in `ctld.Ensemble`: "auto" is adapted to what the network bears, 0 is without noise. The data set's size is the
         number of rows.
+    weight_decay : float or "auto"
+        "auto" is 2 over the number of rows: one prior for the weights, which counts for less the more data there are.
     batch_size : int
         Rows in a step; fewer, if there are fewer.
     module : callable, optional
@@ -67,7 +72,7 @@ class _Network(BaseEstimator):
         exploration: float = 0.6,
         lr: float = 0.1,
         momentum: float = 0.9,
-        weight_decay: float = 1e-2,
+        weight_decay: float | Literal["auto"] = "auto",
         temperature: float | Literal["auto"] = "auto",
         batch_size: int = 32,
         module: Callable[[int, int], nn.Module] | None = None,
@@ -93,8 +98,11 @@ class _Network(BaseEstimator):
         loss_of: Callable[[Tensor, Tensor], Tensor],
         task: TaskName,
     ) -> None:
-        self._mean, self._scale = inputs.mean(0), inputs.std(0)
+        # By the range where that is wide beside the deviation: a pixel that is seldom on would be very large when it is.
+        self._mean, self._scale = inputs.mean(0), np.maximum(inputs.std(0), np.ptp(inputs, axis=0) / RANGE)
         self._scale[self._scale == 0] = 1.0
+        if isinstance(self.weight_decay, str) and self.weight_decay != "auto":
+            raise ValueError(f'weight_decay must be a number or "auto", got {self.weight_decay!r}')
         rows, seed = len(inputs), int(check_random_state(self.random_state).randint(2**31 - 1))
         batch = min(integer("batch_size", self.batch_size, at_least=1), rows)
         steps_in_epoch = math.ceil(rows / batch)
@@ -118,7 +126,7 @@ class _Network(BaseEstimator):
             cycles=cycles,
             exploration=self.exploration,
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
+            weight_decay=PRIOR / rows if isinstance(self.weight_decay, str) else self.weight_decay,
             temperature=self.temperature,
             seed=seed,
             task=task,
