@@ -1,6 +1,6 @@
 """The order of the gallery's examples: from what a newcomer does first to what few need."""
 
-ORDER = ["swap_sgd", "ensemble_images", "ensemble_text", "regression", "out_of_distribution", "bad_minima"]
+ORDER = ["swap_sgd", "ensemble_images", "ensemble_text", "regression", "out_of_distribution", "bad_minima", "posterior"]
 ORDER += ["multimodal", "own_tempering", "resume", "ddp"]
 
 

@@ -65,7 +65,9 @@ def test_every_sampler_of_the_table(name):
 def test_chains_together_are_chains_one_by_one(monkeypatch):
     options = {"loader": PROBLEM.loader(8), "predict": PROBLEM.inputs[:2], "projections": 2}
     together = sampled(**options)
-    monkeypatch.setattr(run, "chains_of", lambda models, optimizers, loss, _: SeparateChains(models, optimizers, loss))
+    monkeypatch.setattr(
+        run, "chains_of", lambda models, steps, loss, _, **options: SeparateChains(models, steps, loss)
+    )
     alone = sampled(**options)
     for name in ("predictions", "projections"):
         np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9)

@@ -134,7 +134,7 @@ class Draws:
             )
         elif self.ess < LEAST_ESS:
             said.append(
-                f"the effective sample size is {self.ess:.0f}. Raise num_steps to {LEAST_ESS:.0f} draws at least"
+                f"the effective sample size is {self.ess:.0f}. Raise num_steps until it is {LEAST_ESS:.0f} at least"
             )
         elif len(self) == 1:
             said.append("one chain cannot tell whether it has converged. Give num_chains=4")
