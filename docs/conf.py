@@ -68,6 +68,28 @@ sphinx_gallery_conf = {
 }
 warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
 
+RESEARCH = HERE.parent / "research"
+STUDIES = HERE / "studies"
+TARGET = re.compile(r"(?<=\]\()(?!https?:|#)([^)#]+)")
+
+
+def write_the_studies(app):
+    """Copy each study's page to where the site can show it, with links that lead from there to the same places."""
+    STUDIES.mkdir(exist_ok=True)
+    for page in [*RESEARCH.glob("*/README.md"), RESEARCH / "LOG.md"]:
+        text = TARGET.sub(
+            lambda found, folder=page.parent: os.path.relpath(folder / found[1], STUDIES), page.read_text(encoding="utf-8")
+        )
+        place = page_of_study(page)
+        if not place.exists() or place.read_text(encoding="utf-8") != text:
+            place.write_text(text, encoding="utf-8")
+
+
+def page_of_study(target):
+    """Return the page of the site that shows a document of research/."""
+    return STUDIES / f"{(target.stem if target.parent == RESEARCH else target.parent.name).lower()}.md"
+
+
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^):#]+)(?:#[^)]*)?\)")
 
 
@@ -77,6 +99,8 @@ def leave_out_links_that_lead_out(app, name, content):
 
     def plain(found):
         target = (folder / found[2]).resolve()
+        if target.is_relative_to(RESEARCH) and page_of_study(target).exists() and target.suffix == ".md":
+            return found[0].replace(found[2], os.path.relpath(page_of_study(target), folder))
         if target.is_relative_to(HERE) or not (target.is_dir() or target.suffix == ".md"):
             return found[0]
         path = target.relative_to(HERE.parent).as_posix()
@@ -127,6 +151,7 @@ def refuse_dead_links(app, error):
 
 def setup(app):
     app.connect("builder-inited", write_the_papers_page)
+    app.connect("builder-inited", write_the_studies)
     app.connect("source-read", leave_out_links_that_lead_out)
     app.connect("autodoc-process-docstring", literal_formulas, priority=400)
     app.connect("build-finished", refuse_dead_links, priority=900)  # the theme has work to finish before
