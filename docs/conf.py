@@ -78,7 +78,8 @@ def write_the_studies(app):
     STUDIES.mkdir(exist_ok=True)
     for page in [*RESEARCH.glob("*/README.md"), RESEARCH / "LOG.md"]:
         text = TARGET.sub(
-            lambda found, folder=page.parent: os.path.relpath(folder / found[1], STUDIES), page.read_text(encoding="utf-8")
+            lambda found, folder=page.parent: os.path.relpath(folder / found[1], STUDIES),
+            page.read_text(encoding="utf-8"),
         )
         place = page_of_study(page)
         if not place.exists() or place.read_text(encoding="utf-8") != text:

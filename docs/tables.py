@@ -1,7 +1,7 @@
 """Tables in the documents, made from the stored results: `python docs/tables.py` after a study has been run again.
 
-What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A
-test (tests/test_documents.py) compares.
+What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A test
+(tests/test_documents.py) compares.
 """
 
 import csv
@@ -10,10 +10,6 @@ import json
 import re
 import statistics
 from pathlib import Path
-
-from ctld_lab.report.reading import read_study
-from ctld_lab.report.tables import difference, final_table
-from ctld_lab.statistics import word
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "results"
@@ -26,30 +22,24 @@ METHODS = {
     "ctld": "CTLD",
 }
 WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "char-LSTM"}
+MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
 
 
-@functools.cache
-def study(name, scale="laptop"):
-    return read_study(STORED / scale / name)
-
-
-@functools.cache
-def final(name, scale="laptop"):
-    """Method and variant → what its runs came to."""
-    return {(row.method, row.variant): row for row in final_table(study(name, scale)) if not row.point}
+def rows(name, scale="laptop", **chosen):
+    with (STORED / scale / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in chosen.items())]
 
 
 def table(header, body):
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
 
 
-def interval(row, metric, places, *, marked=True):
+def interval(row, places):
     """Mean and half the width of its 95 % interval; the best bold, with the report's word for the others."""
-    if row.diverged:
+    if row["diverged"] != "0":
         return "diverged"
-    found, mark = row.estimate(metric), row.marks[metric] if marked else ""
-    cell = f"{found.mean:.{places}f} ± {found.half_width:.{places}f}"
-    return {"best": f"**{cell}**", "": cell}.get(mark, f"{cell} ({mark})")
+    cell = f"{float(row['mean']):.{places}f} ± {(float(row['high']) - float(row['low'])) / 2:.{places}f}"
+    return {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
 
 
 def signed(value, places):
@@ -63,14 +53,16 @@ def with_error(values, places):
 
 def paper():
     """The paper's two comparisons."""
-    metrics = {"sda": "test image_mse", "charrnn": "test nats"}
-    columns = [(name, variant) for name in metrics for variant in ("tuned", "paper")]
+    found = {}
+    for study, metric in (("sda", "test image_mse"), ("charrnn", "test nats")):
+        for row in rows(f"{study}-final", metric=metric):
+            found[study, row["method"], row["variant"]] = interval(row, 3)
+    columns = [(study, variant) for study in ("sda", "charrnn") for variant in ("tuned", "paper")]
     header = ["method", "autoencoder, tuned", "at the paper's settings", "LSTM, tuned", "at the paper's settings"]
-    body = [
-        [title, *(interval(final(name)[method, variant], metrics[name], 3) for name, variant in columns)]
-        for method, title in METHODS.items()
-    ]
-    return table(header, body)
+    return table(
+        header,
+        [[title, *(found[study, name, variant] for study, variant in columns)] for name, title in METHODS.items()],
+    )
 
 
 @functools.cache
@@ -109,95 +101,6 @@ def digits():
     return table(["method", "test nll", "test error %", "nll − SGD-M, paired"], body)
 
 
-def five():
-    """Five rows of the study of ensembles, for the README: no word on who wins, which the whole table has."""
-    chosen = {
-        "sgd": "SGD with momentum, one model",
-        "deep": "deep ensemble of 3, a third of the steps each",
-        "snapshot": "snapshot ensemble",
-        "cycles_cold": "ctld, cycles without noise",
-        "cycles_constant": "ctld, cycles at a constant temperature",
-    }
-    places = {"digits5k": 3, "digits60k": 4, "text": 2}
-    body = [[title] for title in chosen.values()]
-    for workload in WORKLOADS:
-        for line, method in zip(body, chosen, strict=True):
-            line.append(interval(final("ensemble")[method, workload], "test nll", places[workload], marked=False))
-    return table(["test nll, lower is better", *WORKLOADS.values()], body)
-
-
-def twelve():
-    """All methods of the study of ensembles: the average, and beside it the last member alone where there are several."""
-    titles = {
-        "cycles_paper": "cycles, paper's tempering",
-        "cycles_calibrated": "cycles, calibrated",
-        "cycles_driven": "cycles, driven",
-        "cycles_constant": "cycles, constant T",
-        "cycles_cold": "cycles, T = 0",
-        "sgd": "SGD-M",
-        "adam": "Adam",
-        "santa": "Santa",
-        "snapshot": "snapshot ensemble",
-        "csghmc": "cyclical SGHMC",
-        "swa": "SWA",
-        "deep": "deep ensemble of 3",
-    }
-    averaged, last = ([[] for _ in titles] for _ in range(2))
-    for workload in WORKLOADS:
-        places = 3 if workload == "text" else 4
-        for index, method in enumerate(titles):
-            row = final("ensemble")[method, workload]
-            one_model = row.estimate("test last_nll").mean == row.estimate("test nll").mean
-            averaged[index].append(interval(row, "test nll", places))
-            last[index].append("–" if one_model else interval(row, "test last_nll", places, marked=False))
-    lines = zip(titles.values(), averaged, last, strict=True)
-    header = ["test nll", *WORKLOADS.values(), *(f"last member alone: {title}" for title in WORKLOADS.values())]
-    return table(header, [[title, *several, *one] for title, several, one in lines])
-
-
-def planned():
-    """The comparisons for which the study of ensembles was made."""
-    titles = {"cycles_driven": "driven", "cycles_constant": "constant", "cycles_cold": "T = 0"}
-    pairs = (("cycles_driven", "cycles_constant"), ("cycles_driven", "cycles_cold"), ("cycles_constant", "cycles_cold"))
-    body = [[f"{titles[one]} − {titles[other]}"] for one, other in pairs]
-    for workload in WORKLOADS:
-        places = 3 if workload == "text" else 4
-        for line, pair in zip(body, pairs, strict=True):
-            one, other = (final("ensemble")[method, workload] for method in pair)
-            found = difference(one, other, "test nll")
-            mean, low, high = (signed(value, places) for value in (found.mean, *found.ends))
-            line.append(f"{mean} ({low} to {high}), {word(found, other.estimate('test nll').mean)}")
-    return table(["difference of nll", *WORKLOADS.values()], body)
-
-
-def wells():
-    """What each tempering samples at g = 1 on the double well."""
-    body = []
-    with (STORED / "laptop" / "tables" / "tempering-wells.csv").open(encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    for row in lines:
-        if row["tempering"] == "none":
-            continue
-        title = {
-            "calibrated": "calibrated, depth 0.85",
-            "calibrated auto": "calibrated, its default depth",
-            "half-the-force": "calibrated with half the force on α: wrong on purpose",
-            "paper": "the paper's",
-        }.get(row["tempering"], re.sub(r" over (\d+)", lambda found: f", period {int(found[1]):,}", row["tempering"]))
-        places = 4 if row["dimensions"] == "1000" else 3
-
-        def value(name, places, row=row):
-            return f"{float(row[name]):.{places}f} ± {float(row[f'{name}_error']):.{places}f}"
-
-        cells = [f"{int(row['dimensions']):,}", title, value("kinetic_temperature", places)]
-        cells += [value("configurational_temperature", places), value("mean_square_ratio", 4)]
-        cells += [f"{float(row['largest_total_variation']):.3f}", f"{float(row['fewest_half_trips']):,.0f}"]
-        cells += [value("crossing_ratio", 0), f"{int(row['runs'])} × {int(row['steps']):,}"]
-        body.append(cells)
-    header = ["d", "tempering", "kinetic temperature", "configurational temperature", "⟨x²⟩/exact"]
-    return table([*header, "TV of \\|α\\|", "fewest half-trips", "crossings", "runs × steps"], body)
-
-
 def double_well():
     """What the paper's settings sample."""
     runs = json.loads((STORED / "double_well.json").read_text(encoding="utf-8"))["runs"]
@@ -216,9 +119,6 @@ def double_well():
 
 
 PLACES = {
-    "README.md": (five,),
-    "docs/ensembles.md": (twelve, planned),
-    "docs/tempering.md": (wells,),
     "docs/maths.md": (double_well,),
     "docs/paper.md": (paper_items, paper_fig_2, paper, digits),
 }

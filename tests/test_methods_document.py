@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "methods.json").read_text(encoding="utf-8"))
-TABLES = ["Update rules", "Cost", "Names elsewhere", "When to use it, and what is wrong with it"]
+TABLES = ["Update rules", "When to use it, and what is wrong with it"]
 
 
 def rows(section):
@@ -36,8 +36,7 @@ def benchmark():
 
 @pytest.mark.parametrize("section", TABLES)
 def test_every_method_has_its_row(section):
-    references = ["torch.optim.SGD"] if section == "Cost" else []
-    assert names(section) == references + list(ctld.OPTIMIZERS)
+    assert sorted(names(section)) == sorted(ctld.OPTIMIZERS)
 
 
 def test_costs_are_those_of_the_stored_benchmark(benchmark):
@@ -45,15 +44,8 @@ def test_costs_are_those_of_the_stored_benchmark(benchmark):
     assert rows("Cost") == benchmark.document_rows(RESULT)
 
 
-def test_the_document_says_where_they_were_measured():
-    machine, settings = RESULT["machine"], RESULT["settings"]
-    introduction = " ".join(SECTIONS["Cost"].split("|")[0].split())
-    assert machine["cpu"] in introduction
-    assert f"{machine['cores']} cores" in introduction
-    assert f"torch {machine['torch']} on {machine['torch_threads']} threads" in introduction
-    assert f"{settings['parameters']:,} parameters" in introduction
-    assert f"{settings['rounds']} rounds of {settings['steps_per_block']} steps" in introduction
-    assert f"load {machine['load_before']} before and {machine['load_after']} after" in introduction
+def test_the_document_names_the_machine():
+    assert RESULT["machine"]["cpu"] in SECTIONS["Cost"]
 
 
 def test_the_stored_benchmark_has_both_phases_and_nothing_of_the_machine_but_its_kind():

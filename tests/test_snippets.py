@@ -83,12 +83,13 @@ def test_examples_of_docstrings(name, tmp_path, monkeypatch):
     assert not failed
 
 
-WORN = re.compile(r"^(Of|What|Whoever|Nobody|Those that|As it comes|That it|To have|With which|By which|In which|Whether)\b")
+WORN = re.compile(
+    r"^(Of|What|Whoever|Nobody|Those that|As it comes|That it|To have|With which|By which|In which|Whether)\b"
+)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "src").rglob("*.py")), ids=lambda path: path.name)
 def test_docstrings_open_with_a_verb_or_a_noun(path):
-
 
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, documented)]
