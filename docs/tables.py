@@ -1,15 +1,17 @@
 """Tables in the documents, made from the stored results: `python docs/tables.py` after a study has been run again.
 
-What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A test
-(tests/test_documents.py) compares.
+What lies between two markers, `<!-- NAME -->` and `<!-- end of NAME -->`, is made by the function of that name below. A
+test (tests/test_documents.py) compares.
 """
 
-import csv
 import functools
 import json
 import re
 import statistics
 from pathlib import Path
+
+from ctld_lab.report.reading import read_study
+from ctld_lab.report.tables import final_table
 
 ROOT = Path(__file__).resolve().parents[1]
 STORED = ROOT / "results"
@@ -22,24 +24,30 @@ METHODS = {
     "ctld": "CTLD",
 }
 WORKLOADS = {"digits5k": "5,000 digits", "digits60k": "55,000 digits", "text": "char-LSTM"}
-MEASURES = ("largest eigenvalue", "trace", "sharpness", "rise at 0.01", "rise at 0.03", "rise at 0.1")
 
 
-def rows(name, scale="laptop", **chosen):
-    with (STORED / scale / "tables" / f"{name}.csv").open(encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == value for key, value in chosen.items())]
+@functools.cache
+def study(name, scale="laptop"):
+    return read_study(STORED / scale / name)
+
+
+@functools.cache
+def final(name, scale="laptop"):
+    """Method and variant → what its runs came to."""
+    return {(row.method, row.variant): row for row in final_table(study(name, scale)) if not row.point}
 
 
 def table(header, body):
     return "\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *body])
 
 
-def interval(row, places):
+def interval(row, metric, places, *, marked=True):
     """Mean and half the width of its 95 % interval; the best bold, with the report's word for the others."""
-    if row["diverged"] != "0":
+    if row.diverged:
         return "diverged"
-    cell = f"{float(row['mean']):.{places}f} ± {(float(row['high']) - float(row['low'])) / 2:.{places}f}"
-    return {"best": f"**{cell}**", "": cell}.get(row["mark"], f"{cell} ({row['mark']})")
+    found, mark = row.estimate(metric), row.marks[metric] if marked else ""
+    cell = f"{found.mean:.{places}f} ± {found.half_width:.{places}f}"
+    return {"best": f"**{cell}**", "": cell}.get(mark, f"{cell} ({mark})")
 
 
 def signed(value, places):
@@ -53,16 +61,14 @@ def with_error(values, places):
 
 def paper():
     """The paper's two comparisons."""
-    found = {}
-    for study, metric in (("sda", "test image_mse"), ("charrnn", "test nats")):
-        for row in rows(f"{study}-final", metric=metric):
-            found[study, row["method"], row["variant"]] = interval(row, 3)
-    columns = [(study, variant) for study in ("sda", "charrnn") for variant in ("tuned", "paper")]
+    metrics = {"sda": "test image_mse", "charrnn": "test nats"}
+    columns = [(name, variant) for name in metrics for variant in ("tuned", "paper")]
     header = ["method", "autoencoder, tuned", "at the paper's settings", "LSTM, tuned", "at the paper's settings"]
-    return table(
-        header,
-        [[title, *(found[study, name, variant] for study, variant in columns)] for name, title in METHODS.items()],
-    )
+    body = [
+        [title, *(interval(final(name)[method, variant], metrics[name], 3) for name, variant in columns)]
+        for method, title in METHODS.items()
+    ]
+    return table(header, body)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The documents: links that lead somewhere, and numbers that are those of the stored runs."""
+"""The documents: code that runs, links that lead somewhere, numbers that are those of the stored runs."""
 
 import importlib.util
 import re
