@@ -5,7 +5,20 @@ from collections.abc import Callable
 
 import torch
 
-from benchmarks import chains, document, end_to_end, generators, loop, memory, methods, noise, ranks, steps, stored
+from benchmarks import (
+    chains,
+    document,
+    draws,
+    end_to_end,
+    generators,
+    loop,
+    memory,
+    methods,
+    noise,
+    ranks,
+    steps,
+    stored,
+)
 
 RUNS: dict[str, Callable[..., stored.Result]] = {
     "steps": steps.run,
@@ -15,6 +28,7 @@ RUNS: dict[str, Callable[..., stored.Result]] = {
     "memory": memory.run,
     "loop": loop.run,
     "chains": chains.run,
+    "draws": draws.run,
     "ranks": ranks.run,
 }
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from benchmarks import chains, end_to_end, generators, loop, memory, noise, ranks, steps, stored
+from benchmarks import chains, draws, end_to_end, generators, loop, memory, noise, ranks, steps, stored
 
 README = Path(__file__).with_name("README.md")
 TABLES = {
@@ -14,6 +14,7 @@ TABLES = {
     "memory": memory.tables,
     "loop": loop.tables,
     "chains": chains.tables,
+    "draws": draws.tables,
     "ranks": ranks.tables,
 }
 
