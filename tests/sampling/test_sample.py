@@ -65,9 +65,7 @@ def test_every_sampler_of_the_table(name):
 def test_chains_together_are_chains_one_by_one(monkeypatch):
     options = {"loader": PROBLEM.loader(8), "predict": PROBLEM.inputs[:2], "projections": 2}
     together = sampled(**options)
-    monkeypatch.setattr(
-        run, "chains_of", lambda models, steps, loss, _, **options: SeparateChains(models, steps, loss)
-    )
+    monkeypatch.setattr(run, "chains_of", lambda models, steps, loss, _, **options: SeparateChains(models, steps, loss))
     alone = sampled(**options)
     for name in ("predictions", "projections"):
         np.testing.assert_allclose(getattr(together, name), getattr(alone, name), rtol=1e-9)
@@ -233,6 +231,7 @@ def test_a_chain_that_is_lost_is_given_up_and_left_out():
     assert len(draws) == 2
     assert np.isfinite(draws.parameters["weight"]).all()
     assert "given up" in draws.advice()[0]
+    assert np.isfinite(draws.r_hat)
     with pytest.raises(FloatingPointError, match="its parameters are lost"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sampled(model=[models[1]] * 2, lr=0.01)
@@ -346,6 +345,12 @@ def test_progress_without_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr("ctld.sampling.progress.EVERY", 0.0)
     sampled(progress=True)
     assert "sampling: step 40 of 40, loss" in capsys.readouterr().err
+
+
+def test_the_preconditioner_of_psgld_rests_when_draws_begin():
+    """Draws are due after every fifth step from 15 on; if it adapts until 25, the first one is taken at 26."""
+    assert sampled(sampler="psgld", thin=5).counts.draws == (6,) * 4
+    assert sampled(sampler="psgld", thin=5, adapt_steps=25).counts.draws == (4,) * 4
 
 
 def test_compiling_is_for_many_steps():

@@ -97,8 +97,7 @@ class Draws:
         return min(self._extreme("ess_bulk", np.min), self._extreme("ess_tail", np.min))
 
     def _extreme(self, what: str, of: Any) -> float:
-        kept = [count for chain, count in enumerate(self.counts.draws) if chain not in self.counts.lost]
-        if len(self) < 2 or min(kept, default=0) < 4 or not self.quantities:
+        if len(self) < 2 or self.num_draws < 4 or not self.quantities:
             return float("nan")
         found = [np.asarray(getattr(each, what)) for each in self._agreement.values()]
         return float(of([of(values) for values in found if values.size]))
@@ -113,6 +112,11 @@ class Draws:
     def __len__(self) -> int:
         """Return the number of chains."""
         return len(self.statistics["loss"])
+
+    @property
+    def num_draws(self) -> int:
+        """The number of draws of each chain."""
+        return int(self.statistics["loss"].shape[1])
 
     def __bool__(self) -> bool:
         return True
@@ -165,8 +169,7 @@ class Draws:
         return max(known, key=lambda temperature: abs(temperature.mean - 1.0), default=None)
 
     def __repr__(self) -> str:
-        draws = min(self.counts.draws, default=0)
-        words = [f"{len(self)} chains of {draws} draws", f"R-hat {self.r_hat:.3f}", f"ESS {self.ess:.0f}"]
+        words = [f"{len(self)} chains of {self.num_draws} draws", f"R-hat {self.r_hat:.3f}", f"ESS {self.ess:.0f}"]
         if self.hottest is not None:
             words.append(f"temperature {self.hottest.mean:.2f} ± {self.hottest.standard_error:.2f}")
         return f"<Draws: {', '.join(words)}; {len(self.advice())} remarks>"

@@ -155,6 +155,8 @@ class Run:
         options["temperature"] = plan.temperature
         if plan.sampler not in ("sgld", "psgld"):
             options["momentum"] = plan.momentum
+        if plan.sampler == "psgld" and plan.burn_in:
+            options["adapt_steps"] = plan.burn_in  # the law is exact only while the preconditioner rests
         if plan.sampler == "psgld" and self.tops:
             options["epsilon"] = learning_rate.epsilon_of_psgld(
                 self.tops[0], temperature=plan.temperature, num_data=plan.num_data
