@@ -37,7 +37,7 @@ crosscheck: .venv/crosscheck.stamp
 # The NUTS runs that the study of posteriors is compared with, anew, into a folder of their own: blackjax, half a gigabyte
 # more, half an hour.
 posterior: .venv/posterior.stamp
-	cd research && ../$(BIN)/python -m posterior.reference ../runs/posterior-reference
+	cd research && ../$(BIN)/python -c 'import pathlib, posterior.reference as r; r.compute_missing(pathlib.Path("../runs/posterior-reference"))'
 
 # Other people's methods, for `python research/peers.py`, and the tests of that study with them.
 peers: .venv/peers.stamp

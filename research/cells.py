@@ -32,6 +32,7 @@ from typing import Any
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from ctld_lab.data import DataError
 from render import RESEARCH, publish, text_of, write
 
 Found = dict[str, Any]
@@ -234,7 +235,10 @@ def main(study: Study, arguments: Sequence[str] | None = None) -> None:
     import torch
 
     torch.set_num_threads(1)  # many small tensors: threads would wait for each other, and sums would differ
-    run(directory, chosen, say=lambda line: print(line, flush=True))
+    try:
+        run(directory, chosen, say=lambda line: print(line, flush=True))
+    except DataError as error:
+        raise SystemExit(str(error)) from None
     results = directory / "results"
     study.pack(directory, results)
     if missing := [name for name in names if not complete(directory, name)]:

@@ -6,7 +6,6 @@ test input, R-hat and effective sizes of these predictions, and potentials at so
 
 import io
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -97,11 +96,7 @@ def read(problem: Problem, folder: Path = STORED) -> tuple[Array, dict[str, Any]
     return quantiles, json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def main(folder: Path) -> None:
+def compute_missing(folder: Path) -> None:
     for name, number in DRAWS.items():
         if not (folder / f"{name}.json").exists():
             compute(PROBLEMS[name](), folder, draws=number)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
