@@ -369,7 +369,7 @@ def findings(results: Path) -> dict[str, Any]:
             f"{'right' if right else 'wrong'}, {'told' if spoke else 'silent'}",
             f"{name}: {TITLES[sampler]}",
         )
-        row = {"": problem, "W1": f"{one.w1:.2f}"}
+        row = {"": problem, "W1": f"{one.w1:.3g}"}
         if "share" in one:
             off = math.sqrt(float(((mine.share - 0.5) ** 2).mean()))
             row |= {"odds": f"{one.share:.2f}", "rms off ½": f"{off:.2f}", "switches": f"{one.switches:.0f}"}
@@ -379,7 +379,7 @@ def findings(results: Path) -> dict[str, Any]:
             row["warned"] = f"{mine.warned.astype(bool).sum()} of {len(mine)}"
         rows.append(row | {"answer": verdict})
         told.append(
-            finding(f"{name}-{sampler}", problem, verdict, f"W1 {one.w1:.2f}, R-hat {one.get('r_hat', math.nan):.2f}")
+            finding(f"{name}-{sampler}", problem, verdict, f"W1 {one.w1:.3g}, R-hat {one.get('r_hat', math.nan):.2f}")
         )
     tables = {"all": tabled(rows, missing="–")}
     return {"study": "posteriordb", "title": "Four posteriors of posteriordb", "findings": told, "tables": tables}

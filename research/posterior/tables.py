@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from cells import origins, packed, read_csv
-from ctld_lab.statistics import AHEAD, BEHIND, TIE, UNDECIDED, Estimate, estimate, verdicts
+from ctld_lab.statistics import AHEAD, BEHIND, TIE, UNDECIDED, Estimate, estimate, unpaired_difference, verdicts
 from render import finding, tabled
 
 from .agreement import floor
@@ -192,6 +192,11 @@ def findings(results: Path) -> dict[str, Any]:
     if near["diabetes"]:
         titles = {"diabetes": "all data", "diabetes-batch": "with replacement", "diabetes-epochs": "reshuffled"}
         tables["order"] = order_table({title: near[name] for name, title in titles.items()})
+    if {"baoab"} <= near["diabetes-batch"].keys() & near["diabetes-epochs"].keys():
+        drawn, epochs = (estimate(list(near[f"diabetes-{order}"]["baoab"].w2)) for order in ("batch", "epochs"))
+        verdict = verdicts({0: unpaired_difference(epochs, drawn)}, 0.0)[0]
+        numbers = f"W2 {epochs.mean:.3f} against {drawn.mean:.3f}"
+        rows.append(finding("order", "diabetes, BAOAB: reshuffled batches beside drawn ones", verdict, numbers))
     for name in [] if regression.empty else list(dict.fromkeys(regression.problem)):
         if found := finals(regression, name, METHODS, regression.gradients.min()):
             tables[name] = regression_table(name, found)
