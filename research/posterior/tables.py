@@ -90,11 +90,13 @@ def agreement_table(name: str, found: Rows) -> dict[str, Any]:
 
 def order_table(orders: Mapping[str, Rows]) -> dict[str, Any]:
     """Return W2 and rate of each sampler on diabetes, by the order of its batches."""
-    rows = {sampler: {"W2 at rate": SAMPLERS[sampler].title} for sampler in SAMPLERS}
-    for title, found in orders.items():
-        for sampler, each in found.items():
-            rows[sampler][title] = f"{w2_of(each)} at {each.rate.iloc[0]:g}"
-    return tabled(list(rows.values()), missing="–")
+    rows = []
+    for sampler in (sampler for sampler in SAMPLERS if all(sampler in found for found in orders.values())):
+        cells = {
+            title: f"{w2_of(found[sampler])} at {found[sampler].rate.iloc[0]:g}" for title, found in orders.items()
+        }
+        rows.append({"W2 at rate": SAMPLERS[sampler].title} | cells)
+    return tabled(rows)
 
 
 def references_table() -> dict[str, Any]:
@@ -189,7 +191,7 @@ def findings(results: Path) -> dict[str, Any]:
         if found:
             tables[name] = agreement_table(name, found)
             rows += tempering_finding(name, found)
-    if near["diabetes"]:
+    if near["diabetes-epochs"]:
         titles = {"diabetes": "all data", "diabetes-batch": "with replacement", "diabetes-epochs": "reshuffled"}
         tables["order"] = order_table({title: near[name] for name, title in titles.items()})
     if {"baoab"} <= near["diabetes-batch"].keys() & near["diabetes-epochs"].keys():
