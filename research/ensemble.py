@@ -35,7 +35,7 @@ LEAST_WARM_UP = 100  # steps, of calibrated tempering
 
 @dataclass(frozen=True)
 class Budget:
-    """What every method of a workload has."""
+    """Budget that all methods of a workload share."""
 
     steps: int
     """Gradients in all."""

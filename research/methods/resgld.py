@@ -58,7 +58,7 @@ class Exchange:
         self.tries = self.swaps = 0
 
     def decide(self, cold: float, hot: float, factor: float, uniform: float, divisor: float) -> bool:
-        """Returns whether the chains swap, from U/T of both; `factor` is 1 − 1/ratio."""
+        """True if the chains swap, given U/T of both; `factor` is 1 − 1/ratio."""
         difference = cold - hot
         if self.known == 2:
             self.terms += 1

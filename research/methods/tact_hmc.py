@@ -47,7 +47,7 @@ class AlphaWithThermostat:
         """Steps in a row at which the step of p was no friction."""
 
     def coupling(self) -> tuple[float, float]:
-        """Returns g and g′."""
+        """Return g and g′."""
         width = max(abs(self.alpha) - PLATEAU, 0.0) / (1.0 - PLATEAU)
         scaling = 1.0 / (1.0 + (self.hottest - 1.0) * width**3)
         slope = 3.0 * (self.hottest - 1.0) * width**2 / (1.0 - PLATEAU)

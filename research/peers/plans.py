@@ -1,4 +1,4 @@
-"""What is searched, on which problems, and how much is computed."""
+"""Plans of the searches: what is searched, on which problems, and how much is computed."""
 
 import re
 from collections.abc import Mapping

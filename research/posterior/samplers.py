@@ -17,7 +17,7 @@ MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Setting:
-    """What a sampler needs to know of a problem, and how long it runs."""
+    """Facts that a sampler needs about a problem, and how long it runs."""
 
     num_data: int
     weight_decay: float

@@ -1,4 +1,4 @@
-"""What is compared: the default, SGD with the same learning rate, weight decay and gradients, and its usual rivals."""
+"""Methods compared: the default, SGD with the same learning rate, weight decay and gradients, and its usual rivals."""
 
 import math
 import warnings

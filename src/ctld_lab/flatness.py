@@ -26,7 +26,7 @@ AGAIN = "remove the run's directory and give the study's command again, which ru
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the numbers, besides the run; vectors and data are the same for all runs."""
+    """Settings that decide the numbers, besides the run. Vectors and data are the same for all runs."""
 
     examples: int | None = None
     """Training data; by default what the workload says."""
@@ -53,7 +53,7 @@ class Settings:
 
 
 def settings(examples: int | None) -> Settings:
-    """What the command measures with."""
+    """Return the settings that the command measures with."""
     return Settings(examples)
 
 
@@ -62,7 +62,7 @@ class Unmeasured(Exception):
 
 
 def parameters_file(run: RunDirectory) -> Path:
-    """Of a run that has ended well and kept them."""
+    """Return the parameter file of a run that has finished, did not diverge and kept its parameters."""
     config = run.config()
     kind = config.get("kind")
     if kind != "train":
@@ -81,12 +81,12 @@ def parameters_file(run: RunDirectory) -> Path:
 
 
 def _from_before(config: dict[str, Any]) -> bool:
-    """Of studies that had final runs before any were asked to keep their parameters."""
+    """True if the run's study had final runs before any were asked to keep their parameters."""
     return config.get("study") in ("sda", "charrnn") and config.get("role") == "final"
 
 
 def measured(run: RunDirectory, settings: Settings) -> dict[str, Any] | None:
-    """What was measured before, if with these settings and of these parameters."""
+    """Return an earlier measurement if it was made with these settings and parameters, else None."""
     try:
         record = run.flatness()
     except RecordError:
@@ -96,7 +96,7 @@ def measured(run: RunDirectory, settings: Settings) -> dict[str, Any] | None:
 
 
 def measure(run: RunDirectory, settings: Settings, tell: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    """What flatness.json holds."""
+    """Measure the flatness of a run's minimum and return the content of flatness.json."""
     began = time.perf_counter()
     path = parameters_file(run)
     config = run.config()

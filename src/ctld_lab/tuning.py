@@ -37,7 +37,7 @@ def propose(space: Space, trials: int) -> list[dict[str, float]]:
 
 
 def options(parameters: Mapping[str, float]) -> dict[str, float]:
-    """What the optimizer is given: momentum in place of friction."""
+    """Return the optimizer's options: momentum in place of friction."""
     given = dict(parameters)
     if "friction" in given:
         given["momentum"] = round(1.0 - given.pop("friction"), 6)
@@ -71,8 +71,8 @@ class Searches:
                 )
 
     def trials(self) -> Iterator[tuple[str, str, int, dict[str, float]]]:
-        """What is to be run: search, name of the run, place and options. Trial by trial, method by method: an interrupted
-        search has tried the same number of each."""
+        """Yield the runs to make: search, name of the run, place and options. The order is trial by trial, method by
+        method, so an interrupted search has tried the same number of each."""
         if self._stored is None:
             for place in range(max(map(len, self._proposals.values()), default=0)):
                 for name, proposed in self._proposals.items():

@@ -1,4 +1,4 @@
-"""What the commands of `ctld` do; `cli.py` says how they are called. No torch until a run executes."""
+"""Commands of `ctld`; `cli.py` defines their arguments. Torch is imported only when a run executes."""
 
 
 class Refusal(Exception):

@@ -50,7 +50,7 @@ def shown(metrics: Iterable[str]) -> list[str]:
 
 
 def _results(path: Path) -> Table | Text:
-    """What the final runs came to: each method with its test metrics, over its seeds. Not every study is about methods."""
+    """Return the test metrics of each method's final runs, over seeds; a text if the study compares no methods."""
     from ctld_lab.report.tables import final_table
     from ctld_lab.report.wording import show_estimate
 

@@ -33,7 +33,7 @@ def destination(data_dir: Path | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """Returns where this system keeps what a user has downloaded."""
+    """Return the folder where this system keeps a user's downloads."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
         return Path(local) / "ctld" / "ctld" / "Cache"

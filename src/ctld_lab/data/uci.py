@@ -35,12 +35,12 @@ _MOST = 2_000_000  # bytes of a file
 
 
 def found(data_dir: Path | None) -> list[str]:
-    """Returns which of the published data sets are there; scikit-learn's diabetes if none is."""
+    """Return the names of the published data sets found; scikit-learn's diabetes if there are none."""
     return [name for name in DATA if name != "diabetes20" and _folder(name, data_dir)] or ["diabetes20"]
 
 
 def load(name: str, data_dir: Path | None = None, splits: int = SPLITS) -> tuple[Array, Array, list[tuple[Any, Any]]]:
-    """Returns inputs, targets and the rows of each split, to train on and to test."""
+    """Return inputs, targets and, for each split, the rows for training and for testing."""
     if name == "diabetes20":
         from sklearn.datasets import load_diabetes
 

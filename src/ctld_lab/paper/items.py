@@ -1,4 +1,4 @@
-"""What one item of the page is made of, and how orders and numbers are compared and shown."""
+"""Parts of one item of the page, and how orders and numbers are compared and shown."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What the paper prints, from printed.toml: claims, settings, and the values read off its figures."""
+"""Values printed in the paper, from printed.toml: claims, settings, and the values read off its figures."""
 
 import tomllib
 from pathlib import Path

@@ -121,7 +121,7 @@ def theorem_2(stored: Stored) -> Item:
 
 
 def _noise_picture(noise: pd.DataFrame, title: str) -> Picture:
-    """What the noise adds to the bias that stays, with and without compensation, below a line that is linear in it."""
+    """Plot what the noise adds to the lasting bias, with and without compensation, below a line linear in the noise."""
     own = noise.assign(mean=noise["added"], low=noise["added"] - noise["half"], high=noise["added"] + noise["half"])
 
     def panel(axes: Axes) -> Mapping[str, Any]:

@@ -94,7 +94,7 @@ def _final(study: StudyRecord, name: str, rows: Sequence[Row], prose: Prose) -> 
 
 
 def _heats(study: StudyRecord, name: str) -> list[str]:
-    """What temperature the runs really had, in the mean, with T: an α that moves by itself need not be uniform."""
+    """Return the mean temperature of each method's runs, beside T: an α that moves freely need not be uniform."""
     rows = study.table[study.table["metric"].isin(["temperature", "mean_ratio"]) & (study.table["variant"] == name)]
     means = rows.pivot_table(index="method", columns="metric", values="value").reindex(
         columns=["temperature", "mean_ratio"]

@@ -27,7 +27,7 @@ Group = tuple[str, str]
 
 @dataclass(frozen=True)
 class Part:
-    """What was measured of one study. `label` tells it from the others of a page."""
+    """Measurements of one study. `label` distinguishes it from the others on a page."""
 
     study: StudyRecord
     label: str
@@ -103,7 +103,7 @@ def _sign(found: Estimate) -> str:
 
 
 def content(parts: Sequence[Part]) -> Content:
-    """Of all studies in which it was measured."""
+    """Return the content for all studies in which flatness was measured."""
     found = Content(summary=summary(parts)) if parts else Content()
     for part in parts:
         found.tables += [_values(part), _differences(part), _correlations(part)]

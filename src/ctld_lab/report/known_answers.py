@@ -1,6 +1,6 @@
-"""What was measured where the answer is known: averages at g = 1 with their errors, by target, dimension and tempering.
+"""Measurements where the answer is known: averages at g = 1 with their errors, by target, dimension and tempering.
 
-Runs are put together over seeds; standard errors are those that the runs measured themselves, from batch means.
+Runs are combined over seeds; standard errors are those that each run measured, from batch means.
 """
 
 import math
@@ -110,13 +110,13 @@ class Group:
         return together([found_in(run.result.get("crossing_rate", {})) for run in self.done])
 
     def numbers(self, name: str) -> list[float]:
-        """Of each run that has it; NaN alone if there are none, or one of them is no number."""
+        """Return the value of each run that has it; a single NaN if there are none or one is NaN."""
         found = [float(run.result[name]) for run in self.done if name in run.result]
         return found if found and not any(map(math.isnan, found)) else [math.nan]
 
 
 def groups(study: StudyRecord, *, wells: bool) -> list[Group]:
-    """Of the double well, or of the other targets."""
+    """Return the groups of runs on the double well, or on the other targets."""
     found: dict[tuple[str, int, str], list[RunRecord]] = {}
     for run in study.finals:
         if run.variant == "chain" and wells == (run.config.get("target") == "double-well"):
@@ -134,7 +134,7 @@ def rank(label: str) -> tuple[int, int]:
 
 
 def _result(study: StudyRecord, variant: str) -> dict[str, Any]:
-    """Of the run of this variant, "rate" or "reference"; empty until it is done."""
+    """Return the result of the run of this variant, "rate" or "reference"; empty until it is done."""
     return next((run.result for run in study.finals if run.variant == variant), {})
 
 

@@ -9,7 +9,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def document(text: str, tables: Mapping[str, str]) -> str:
-    """Returns a document with these tables in place of what is between their marks."""
+    """Return the text with these tables in place of what is between their marks."""
     for name, made in tables.items():
         pattern = re.compile(rf"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
         if not pattern.search(text):

@@ -67,7 +67,7 @@ def _band(study: StudyRecord) -> str:
 
 
 def _autoencoder_table(study: StudyRecord, rows: Sequence[Row], prose: Prose) -> Table:
-    """What was judged by first; then the layer's own error beside the paper's, which is of the same data."""
+    """Table of errors: the metric of the comparison first, then the layer's error beside the paper's, on the same data."""
     printed = printed_values(study)
     body = [
         cells(

@@ -1,4 +1,4 @@
-"""What `ctld flatness` measured of a study's runs, as rows of the tidy table; and how it was measured."""
+"""Measurements of `ctld flatness` for a study's runs, as rows of the tidy table, and how they were made."""
 
 import json
 import math

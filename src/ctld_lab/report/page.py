@@ -116,7 +116,7 @@ def _names(studies: Sequence[StudyRecord]) -> list[str]:
 
 
 def _slug(text: str) -> str:
-    """What is safe as a file's name: records may say anything."""
+    """Return the text as a safe file name: records may contain any text."""
     return re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-") or "study"
 
 

@@ -158,7 +158,7 @@ def _with_bars(limits: tuple[float, float], series: Sequence[Series], *, log: bo
 
 
 def as_data(plot: Plot) -> list[dict[str, Any]]:
-    """What the page's script draws: each panel, its series by the number of their key."""
+    """Return the data that the page's script draws: each panel, with its series by the number of their key."""
     labels = [key.label for key in plot.keys]
 
     def numbers(values: Sequence[float]) -> list[float | None]:

@@ -85,7 +85,7 @@ def _facts(study: StudyRecord) -> list[tuple[str, str]]:
 
 
 def _data(record: Any) -> str:
-    """What the study names, or a run: some studies read more than one data set."""
+    """Return the data set named by a study or a run: some studies read more than one."""
     if not isinstance(record, dict) or not record.get("name"):
         return ""
     digest = f", SHA-256 {str(record['sha256'])[:12]}…" if record.get("sha256") else ""
@@ -119,7 +119,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Search:
-    """What was tried for one method, and what was chosen: the lowest value on validation data."""
+    """Trials of one method, and the one chosen: the lowest value on validation data."""
 
     name: str
     trials: list[Trial]

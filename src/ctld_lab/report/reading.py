@@ -203,7 +203,7 @@ def read_study(directory: StudyDirectory | Path) -> StudyRecord:
 
 
 def _search(record: dict[str, Any]) -> dict[str, str]:
-    """What was searched, how, and by what it was judged, as text."""
+    """Return as text what was searched, how, and by which criterion."""
     ends = {name: ends for name, ends in record.get("space", {}).items() if len(ends) > 1}
     texts = [f"{name} {show_setting(low)} to {show_setting(high)}" for name, (low, high, *_) in ends.items()]
     return {

@@ -1,4 +1,4 @@
-"""What a section of the report is made of, and its prose: one template per study, whose blocks are rendered by name."""
+"""Parts of a section of the report, and its prose: one template per study, whose blocks are rendered by name."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -53,7 +53,7 @@ COLUMNS = {BEST: "Ahead", TIE: "Tied with it", UNDECIDED: "Undecided", "": "Behi
 
 @dataclass
 class Content:
-    """What a study's own file adds to its section. `data` are further tables that are stored, by name."""
+    """Content that a study's own file adds to its section. `data` holds further tables that are stored, by name."""
 
     summary: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)

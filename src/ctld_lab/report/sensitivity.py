@@ -30,7 +30,7 @@ WIDTHS = (SKY, BLUE, GREEN, ORANGE, PURPLE, VERMILION)
 
 @dataclass(frozen=True)
 class Effect:
-    """What one constant does: the range of the means beside what chance alone would give; what can diverge is not harmless."""
+    """Effect of one constant: the range of the means beside that of chance alone. One that can diverge is not harmless."""
 
     name: str
     lost: list[str]

@@ -1,6 +1,6 @@
-"""What records must look like. `fit` gives back a record whose numbers are floats and whose words are printable, or refuses it.
+"""Shapes of records. `fit` returns a record whose numbers are floats and whose words are printable, or refuses it.
 
-Records come from disks and strangers. Whatever reads them further on may rely on these shapes: if it fails, it is our own bug.
+Records come from disks and strangers. Code that reads a fitted record may rely on its shape: a failure there is our own bug.
 A shape is NUMBER, WHOLE, FLAG, TEXT or ANYTHING, a list of one shape, a dictionary of shapes by key (`...` for all other keys),
 or a tuple of alternatives. Keys may be missing; null counts as missing, a number that is null as NaN.
 """

@@ -1,4 +1,4 @@
-"""What a study came to, as rows: for the report, for the command line and for `ctld compare`."""
+"""Results of a study, as rows: for the report, for the command line and for `ctld compare`."""
 
 import math
 from collections.abc import Sequence

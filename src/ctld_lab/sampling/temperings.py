@@ -89,7 +89,7 @@ def build_tempering(config: Mapping[str, Any], target: Target) -> Any:
 
 
 def measure(target: Target, chain: Chain) -> dict[str, Any]:
-    """What `explore` found, as numbers. `means` holds every average at g = 1, with its error and what it should be."""
+    """Return the numbers that `explore` found. `means` holds every average at g = 1, with its error and its true value."""
     steps = chain.alpha.size
     start = steps // 10
     alpha = chain.alpha[start:]

@@ -74,7 +74,7 @@ def load(path: Path) -> Study:
 
 
 def describe(study: Study, request: Request, command: str) -> dict[str, Any]:
-    """What study.json holds."""
+    """Return the content of study.json."""
     from ctld import OPTIMIZERS
 
     return {

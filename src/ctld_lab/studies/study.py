@@ -1,4 +1,4 @@
-"""What a study is: what is varied, tuned and fixed, its size at each scale, and the runs that it asks for."""
+"""Definition of a study: what is varied, tuned and fixed, its size at each scale, and the runs it asks for."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

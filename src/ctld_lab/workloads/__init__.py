@@ -91,7 +91,7 @@ def _mnist_mlp(
 
 @lru_cache(maxsize=1)
 def load_images(name: str, sha256: str) -> data.Images:
-    """Those that the study began with; once for all runs of a process."""
+    """Load the images that the study began with, once for all runs of a process."""
     images = data.load_images(name)
     _check(name, images.sha256, sha256)
     return images
