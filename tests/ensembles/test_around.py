@@ -138,6 +138,8 @@ def test_other_samplers_and_what_is_refused():
         Ensemble.around(CTLD(model.parameters(), 0.1, num_data=9, exploration_steps=4, temperature=0), model, STEPS)
     with pytest.raises(TypeError, match=r"must be a torch.optim.Optimizer, got Linear"):
         Ensemble.around(model, model, STEPS)
+    with pytest.raises(ValueError, match=r"without a closure, got LBFGS"):
+        Ensemble.around(torch.optim.LBFGS(model.parameters()), model, STEPS)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     torch.optim.lr_scheduler.StepLR(optimizer, 10)
     optimizer.zero_grad()

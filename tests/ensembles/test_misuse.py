@@ -519,6 +519,13 @@ def test_members_on_disk_and_a_missing_library(tmp_path, monkeypatch):
         SampleCollector(network(), None, folder=tmp_path / "more")
 
 
+def test_members_of_several_processes_stay_in_memory(tmp_path, monkeypatch):
+    """Rank 0 alone could put a member back."""
+    monkeypatch.setattr("ctld.ensembles.ensemble.processes", lambda: 2)
+    with pytest.raises(ValueError, match=r'members_on must be "cpu" where several processes train one model'):
+        Ensemble(network(), 0.1, 120, STEPS, cycles=2, temperature=0, members_on=tmp_path / "members")
+
+
 def test_a_collapse_without_noise_is_not_blamed_on_its_temperature():
     model = network()
     inputs, scores = data()

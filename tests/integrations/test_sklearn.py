@@ -1,9 +1,13 @@
 """The estimators pass scikit-learn's own checks, and do what estimators are for."""
 
+import csv
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_diabetes, load_digits
+from sklearn.datasets import load_diabetes, load_digits, load_iris
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -11,6 +15,11 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from torch import nn
 
 import ctld
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # benchmarks is a folder of scripts, not installed
+
+from benchmarks.estimators import FOLDS, SETS, STORED, nll, table
+
 from ctld.integrations.sklearn import CTLDClassifier, CTLDRegressor
 
 ESTIMATORS = [CTLDClassifier(epochs=30, random_state=0), CTLDRegressor(epochs=30, random_state=0)]
@@ -84,6 +93,19 @@ def test_an_own_network_and_the_users_random_numbers():
 def test_a_wrong_option_is_named(option, value):
     with pytest.raises(ValueError, match=f"{option} = "):
         CTLDClassifier(**{option: value}).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_no_worse_than_scikit_learns_networks_by_the_stored_runs():
+    rows = list(csv.DictReader(STORED.open(newline="", encoding="utf-8")))
+    assert len(rows) == len(SETS) * FOLDS * 3
+    text, worse = table(rows)
+    assert worse == []
+    assert len(text.splitlines()) == 2 + len(SETS)
+    hurt = [row | {"nll": float(row["nll"]) + (row["method"] == "CTLD")} for row in rows]
+    assert table(hurt)[1] == list(SETS)  # and would say so
+    inputs, labels = load_iris(return_X_y=True)
+    half = (inputs[::2], labels[::2]), (inputs[1::2], labels[1::2])
+    assert 0 < nll(CTLDClassifier(epochs=10, random_state=0), *half, False) < 1
 
 
 def test_more_cycles_than_the_epochs_have_room_for_are_refused():

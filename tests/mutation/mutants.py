@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant("schedules", "schedules.py", "return (step % length) / length", "return ((step + 1) % length) / length", SCHEDULES),
     Mutant("schedules", "schedules.py", "scale * (1.0 + step) ** exponent", "scale * (2.0 + step) ** exponent", SCHEDULES),
     Mutant("schedules", "cycles.py", "return 1.0 if done < 0 else", "return 1.0 if done <= 1 else", SCHEDULES),
-    Mutant("ensembles", "ensembles/averages.py", "log_sum - math.log(self.num_samples)", "log_sum", ENSEMBLES),
+    Mutant("ensembles", "ensembles/averages.py", "log_sum - math.log(self._total)", "log_sum", ENSEMBLES),
     Mutant("ensembles", "ensembles/averages.py", "held[1] += deviation * (found[0] - held[0])", "held[1] += deviation * deviation", ENSEMBLES),
     Mutant("ensembles", "ensembles/metrics.py", "- 2.0 * truth + 1.0", "- truth", ENSEMBLES),
     Mutant("ensembles", "ensembles/metrics.py", ".ceil().long().sub_(1)", ".floor().long()", ENSEMBLES),

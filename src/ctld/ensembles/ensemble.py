@@ -29,6 +29,7 @@ from ctld.ensembles.handed import FirstSteps, Losses
 from ctld.ensembles.history import History
 from ctld.ensembles.inputs import Inputs
 from ctld.ensembles.prediction import AnyPrediction, Forward, Prediction, RegressionPrediction, averaged, finished
+from ctld.ensembles.progress import processes
 from ctld.ensembles.samples import Keep, SampleRecord, bare, bounded, restore, size_of_sample
 from ctld.ensembles.task import Head, Task, TaskName, as_task, task_of_loss
 from ctld.ensembles.temperature import chosen_cycles, ensemble_temperature, has_norm_layers, mean_ratio, noise_spread
@@ -214,6 +215,8 @@ class Ensemble:
             )
         if not isinstance(optimizer, Optimizer):
             raise TypeError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("optimizer must take a step without a closure, got LBFGS. Give another")
         if any("initial_lr" in group for group in optimizer.param_groups):
             warn_user(
                 "a scheduler has changed the optimizer's lr, and the cycles will overwrite it. Leave the scheduler out"
@@ -261,6 +264,10 @@ class Ensemble:
         self._tempered = isinstance(optimizer, CTLD)
         at_most = self.cycles if members is None else integer("members", members, at_least=1)
         folder = None if members_on == "cpu" else members_on
+        if folder is not None and processes() > 1:
+            raise ValueError(
+                f'members_on must be "cpu" where several processes train one model, got {os.fspath(folder)!r}'
+            )
         self.collector = SampleCollector(model, optimizer, at_most=at_most, keep=keep, folder=folder)
         self.calibration: Calibration | None = None
         self._steps = 0  # of an optimizer that does not count its own

@@ -74,9 +74,10 @@ class FirstSteps:
 def scale_in_use(optimizer: Optimizer) -> float | None:
     """Return the scale of a GradScaler that has scaled a loss and not unscaled this optimizer's gradients, if there is one.
 
-    Nothing leads from a loss to the scaler that has multiplied it, so the objects in memory are searched, once in a run.
+    Nothing leads from a loss to the scaler that has multiplied it, so the objects in memory are searched, once in a
+    run, in some hundredths of a second.
     """
-    for candidate in gc.get_objects():
+    for candidate in gc.get_referrers(*_SCALERS):
         if type(candidate) not in _SCALERS or getattr(candidate, "_scale", None) is None:
             continue  # it has scaled nothing
         # `unscale_` marks the optimizer until `update`.

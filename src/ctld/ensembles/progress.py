@@ -55,3 +55,9 @@ def rank() -> int:
     """Returns this process's, 0 where there is no other."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
+
+
+def processes() -> int:
+    """Return how many processes train together, 1 where there is no group of them."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1

@@ -25,7 +25,7 @@ from ctld.ensembles.task import TaskName
 
 Array = Any
 
-PRIOR = 2.0  # precision of the weights' Gaussian prior at weight_decay="auto": the number of rows times weight_decay
+PRIOR = 3.0  # precision of the weights' Gaussian prior at weight_decay="auto": the number of rows times weight_decay
 RANGE = 4.0  # in which standardised inputs lie, at most
 
 
@@ -46,7 +46,7 @@ class _Network(BaseEstimator):
         As in `ctld.Ensemble`: "auto" is adapted to what the network bears, 0 is without noise. The data set's size is the
         number of rows.
     weight_decay : float or "auto"
-        "auto" is 2 over the number of rows: one prior for the weights, which counts for less the more data there are.
+        "auto" is 3 over the number of rows: one prior for the weights, which counts for less the more data there are.
     batch_size : int
         Rows in a step; fewer, if there are fewer.
     module : callable, optional
@@ -141,10 +141,10 @@ class _Network(BaseEstimator):
                 if len(order) == 0:
                     order = torch.randperm(rows, generator=generator)
                 chosen, order = order[:batch], order[batch:]
-                loss = loss_of(network(data[chosen]), targets[chosen])
+                loss = ensemble.watch(loss_of(network(data[chosen]), targets[chosen]))
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.loss_curve_.append(loss.item())
-                ensemble.step(loss)
+                ensemble.step()
         if not len(ensemble):
             raise ValueError(f"the training diverged with lr = {self.lr}: give a lower one")
         self.network_ = network.eval()
