@@ -15,6 +15,8 @@ from typing import Any
 import pandas as pd
 
 from ctld_lab.records import StudyDirectory
+from ctld_lab.report import chains
+from ctld_lab.report.reading import read_study
 from ctld_lab.studies import Request, Run, Study
 
 DEPTH = 0.85
@@ -134,8 +136,8 @@ OFF = 3.0
 
 def findings(results: Path) -> dict[str, Any]:
     """Return the kinetic temperature at g = 1 by tempering and dimension, and the other targets' averages."""
-    wells = pd.read_csv(results / "tempering-wells.csv").query("tempering != 'none'")
-    wells = wells.astype({"dimensions": int})
+    study = read_study(results.parent / "tempering")
+    wells = chains.wells(study)
     rows = []
     for name, own in wells.groupby("tempering", sort=False):
         title = _title(str(name))
@@ -148,7 +150,7 @@ def findings(results: Path) -> dict[str, Any]:
         verdict = f"right in {right} of {len(own)} dimensions"
         slug = title.replace(", ", "-").replace(" ", "-")
         rows.append({"id": slug, "problem": f"Double well, {title}", "verdict": verdict, "numbers": ", ".join(shown)})
-    targets = pd.read_csv(results / "tempering-targets.csv").dropna(subset="errors_away")
+    targets = chains.targets(study).dropna(subset="errors_away")
     for name, own in targets.groupby("tempering", sort=False):
         wrong = own[own["errors_away"].abs() >= OFF]
         verdict = f"{len(wrong)} of {len(own)} averages are off by {OFF:g} errors or more"

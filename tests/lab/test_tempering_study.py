@@ -6,19 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-from sample_records import describe, write_run
 from small_run import AskedOnceBegun
 
 from ctld import Tempering, diagnostics
 from ctld_lab import jobs
 from ctld_lab.control import Control
 from ctld_lab.records import StudyDirectory
-from ctld_lab.report import temperings
-from ctld_lab.report.known_answers import Found, together
-from ctld_lab.report.reading import read_study
-from ctld_lab.report.temperings import OFF
+from ctld_lab.report import chains, tidy
+from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.sampling import targets
 from ctld_lab.sampling import temperings as runs_of_temperings
 from ctld_lab.sampling.chain import Chain
@@ -174,9 +170,7 @@ def test_smoke_runs_from_end_to_end(smoke):
     # Too few half-trips fit: what the library warns of is kept.
     assert any("Averages at T need 20" in words for words in results["network-calibrated-seed0"]["warnings"])
     page = (smoke.path / "report.html").read_text()
-    assert "Calibrated: kinetic temperature" in page
     assert "cannot be shown" not in page
-    assert (smoke.path / "tables" / "tempering-wells.csv").read_text().count("\n") == 2 + 12
 
 
 def test_a_stopped_chain_starts_again_to_the_same_numbers(smoke, tmp_path):
@@ -202,216 +196,63 @@ def test_seeds_of_long_runs_are_fewer(tmp_path):
         }
 
 
-# ---- the report, on made-up numbers ----
+# ---- what the runs leave in the tidy table ----
 
 
-def chain_result(*, kinetic=1.0, error=0.004, square=0.9645, rate=500.0, variation=0.02, trips=50, **more):
-    return {
-        "means": {
-            "kinetic temperature": {"mean": kinetic, "error": error, "expected": 1.0},
-            "configurational temperature": {"mean": 1.0, "error": 0.004, "expected": 1.0},
-            "x²": {"mean": square, "error": 0.0004, "expected": 0.9645},
-        },
-        "crossing_rate": {"mean": rate, "error": 20.0}, "crossings": int(rate),
-        "total_variation": variation, "half_trips": trips, "depth": 0.85, "seconds": 1.0, **more,
-    }  # fmt: skip
+def test_every_average_of_a_run_is_kept_with_its_error(smoke):
+    study = read_study(smoke)
+    result = smoke.run("d10-calibrated-seed0").result()
+    own = study.table.query("method == 'calibrated' and variant == 'double-well' and point == 'd=10'")
+    found = dict(own[["metric", "value"]].itertuples(index=False, name=None))
+    for name, record in result["means"].items():
+        assert found[name] == record["mean"]
+        assert found.get(f"{name} s.e.", math.nan) == pytest.approx(float(record["error"]), nan_ok=True)
+    assert found["half trips"] == result["half_trips"]
+    assert len(chains.wells(study)) == 12
+    assert set(chains.targets(study)["target"]) == {"funnel", "network", "nine-modes"}
 
 
-def write_study(path, *, twin=1.25, twin_error=0.004, seeds=2, **calibrated):
-    study = describe(path, "tempering", seeds=list(range(seeds)))
-    common = {"kind": "tempering", "study": "tempering", "scale": "laptop"}
-
-    def chain(tempering, dimensions, seed, result, **more):
-        config = {"variant": "chain", "target": "double-well", "tempering": tempering, "dimensions": dimensions}
-        name = "-".join(map(str, (tempering, *more.values(), dimensions, seed)))
-        write_run(study, name, {**common, **config, "steps": 400_000, "seed": seed, **more}, result=result)
-
-    for seed in range(seeds):
-        for dimensions in (1, 1000):
-            chain(
-                "calibrated", dimensions, seed, chain_result(**(calibrated if dimensions == 1000 else {})), depth=0.85
-            )
-            chain("paper", dimensions, seed, chain_result(kinetic=1.5, square=0.94, rate=130.0))
-            chain("driven", dimensions, seed, chain_result(kinetic=1.1), period=1000)
-        chain("half-the-force", 1, seed, chain_result(kinetic=twin, error=twin_error), depth=0.85)
-    rate = {"crossing_rate": {"mean": 3.2, "error": 0.1}, "seconds": 1.0}
-    write_run(study, "rate", {**common, "variant": "rate", "seed": 0, "steps": 100}, result=rate)
-    return study
-
-
-def summary(path, **options):
-    return " ".join(temperings.content(read_study(write_study(path, **options))).summary).replace("\u00a0", " ")
-
-
-def test_each_tempering_is_told_with_the_range_of_its_numbers(tmp_path):
-    text = summary(tmp_path, kinetic=1.026)
-    assert "Calibrated: kinetic temperature 1.00 to 1.03 of T, ⟨x²⟩ 1.000 to 1.000 of the exact one" in text
-    assert "The paper's: kinetic temperature 1.50 to 1.50 of T, ⟨x²⟩ 0.9746 to 0.9746" in text
-    assert "Twin: half the force: kinetic temperature 1.25 of T" in text
-    assert "(d = 1 and 1000)" in text
-
-
-def test_runs_that_diverged_or_failed_are_counted_in_the_table(tmp_path):
-    study = write_study(tmp_path, seeds=3)
-    for seed in (0, 2):
-        study.run(f"calibrated-0.85-1000-{seed}").write("result.json", {"diverged": True, "reason": "too far"})
-    (study.run("paper-1000-1").path / "result.json").unlink()
-    study.run("paper-1000-1").write("failure.json", {"error": "OSError: no space"})
-    (table,) = temperings.content(read_study(study)).tables
-    states = {(row[0].text, row[1].text): row[-1].text for row in table.rows}
-    assert states["1,000", "calibrated"] == "1 of 3 runs, 2 diverged"
-    assert states["1,000", "the paper's"] == "2 of 3 runs, 1 failed"
-
-
-def test_tables_have_the_numbers_and_their_errors(tmp_path):
-    (table,) = temperings.content(read_study(write_study(tmp_path))).tables
-    first = [cell.text.replace("\u00a0", " ") for cell in table.rows[0]]
-    assert first[:2] == ["1", "calibrated"]
-    assert first[2] == "1.0000 ± 0.0028"  # 0.004/√2
-    assert first[4] == "1.00000 ± 0.00029"
-    assert first[5:8] == ["0.020", "50", "500 ± 14"]
-    # (500/3.2)·sqrt((14.14/500)² + (0.1/3.2)²)
-    assert first[8] == "156.2 ± 6.6"
-    assert first[9:] == ["400,000", "2 runs"]
-    assert [row[1].text for row in table.rows] == [
-        "calibrated", "twin: half the force", "the paper's", "driven, 1,000 steps", "calibrated", "the paper's",
-        "driven, 1,000 steps", "none",
-    ]  # fmt: skip
-
-
-def check_targets_follow_from_runs(folder):
-    """Means and errors of the targets' table are those of the runs, put together."""
-    names = {"dimensions": str, "tempering": str, "target": str, "average": str}
-    tables = {name: pd.read_csv(folder / f"tempering-{name}.csv", dtype=names) for name in ("runs", "targets", "wells")}
-    runs, found = tables["runs"], 0
-    for _, line in tables["targets"].iterrows():
-        own = runs[
-            (runs["target"] == line["target"])
-            & (runs["tempering"] == line["tempering"])
-            & (runs["average"] == line["average"])
-        ]
-        if len(own):
-            found += 1
-            assert own["mean"].mean() == pytest.approx(line["mean"], rel=1e-9, abs=1e-12)
-            error = math.sqrt((own["error"] ** 2).sum(skipna=False)) / len(own)
-            assert error == pytest.approx(line["error"], rel=1e-9, abs=1e-12, nan_ok=True)
-    wells = tables["wells"][tables["wells"]["dimensions"] != "any"]
-    for _, line in wells.iterrows():
-        own = runs[
-            (runs["target"] == "double-well")
-            & (runs["dimensions"] == line["dimensions"])
-            & (runs["tempering"] == line["tempering"])
-        ]
-        crossed, configured, trips = (
-            own[own["average"] == name] for name in ("crossing rate", "configurational temperature", "half trips")
-        )
-        assert len(crossed) == int(line["runs"])
-        found += 1
-        assert crossed["mean"].mean() == pytest.approx(line["crossing_rate"], rel=1e-9)
-        assert configured["mean"].mean() == pytest.approx(line["configurational_temperature"], rel=1e-9, nan_ok=True)
-        assert trips["mean"].min() == pytest.approx(line["fewest_half_trips"], nan_ok=True) or trips.empty
+def lines(averages, *, target="funnel", method="paper"):
+    """Rows of averages: name → (mean, error) by seed."""
+    found = []
+    for name, by_seed in averages.items():
+        for seed, (mean, error) in enumerate(by_seed):
+            found += [
+                [method, target, "", "", name, str(seed), mean],
+                [method, target, "", "", f"{name} s.e.", str(seed), error],
+            ]
     return found
 
 
-def test_values_of_each_run_are_kept(smoke):
-    """And a table in which one of them was changed is seen not to follow from them."""
-    assert check_targets_follow_from_runs(smoke.path / "tables") > 20
+def study_of(rows):
+    return StudyRecord(StudyDirectory(Path("none")), {"study": "tempering"}, tidy.frame(rows))
 
 
-def test_the_stored_tables_follow_from_the_values_of_each_run():
-    assert check_targets_follow_from_runs(Path(__file__).parents[2] / "results" / "laptop" / "tables") > 80
+def test_means_over_runs_and_how_far_they_are_from_what_is_known():
+    """Errors of independent runs add as squares; the reference has an error of its own."""
+    known = [["exact", "funnel", "", "", "x²", "", 0.5], *lines({"v": [(0.2, 0.03)]}, method="reference")]
+    rows = lines({"x²": [(0.5, 0.03), (0.7, 0.04)], "v": [(0.25, 0.04)], "U": [(9.0, 1.0)]})
+    found = chains.targets(study_of([*known, *rows])).set_index("average")
+    assert (found.at["x²", "mean"], found.at["x²", "error"]) == (pytest.approx(0.6), pytest.approx(0.025))
+    assert found.at["x²", "errors_away"] == pytest.approx(4.0)
+    assert found.at["v", "errors_away"] == pytest.approx(0.05 / 0.05)
+    assert "U" not in found.index  # nobody knows it
 
 
-def test_a_changed_value_of_a_run_is_seen(smoke, tmp_path):
-    shutil.copytree(smoke.path / "tables", tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "tempering-runs.csv"
-    first, *rest = path.read_text().splitlines()
-    place = next(n for n, line in enumerate(rest) if ",crossing rate," in line)
-    *key, mean, error = rest[place].split(",")
-    rest[place] = ",".join([*key, str(float(mean) + 1.0), error])
-    path.write_text("\n".join([first, *rest]) + "\n")
-    with pytest.raises(AssertionError):
-        check_targets_follow_from_runs(tmp_path)
+def test_wells_are_ratios_to_what_is_known_and_to_no_tempering():
+    known = [["exact", "double-well", "d=10", "", "x²", "", 0.5]]
+    alone = lines({"crossing rate": [(4.0, 0.4)]}, target="double-well", method="constant")
+    own = lines({"x²": [(0.6, 0.05)], "crossing rate": [(400.0, 30.0)]}, target="double-well", method="calibrated")
+    for row in own:
+        row[2] = "d=10"
+    (found,) = chains.wells(study_of([*known, *alone, *own])).to_dict("records")
+    assert (found["mean_square_ratio"], found["mean_square_ratio_error"]) == (pytest.approx(1.2), pytest.approx(0.1))
+    assert found["crossing_ratio"] == pytest.approx(100.0)
+    assert found["crossing_ratio_error"] == pytest.approx(100.0 * math.hypot(0.075, 0.1))
 
 
-def test_nothing_done_says_so(tmp_path):
-    study = describe(tmp_path, "tempering")
-    write_run(study, "d1", {"kind": "tempering", "variant": "chain", "target": "double-well", "tempering": "paper"})
-    found = temperings.content(read_study(study))
-    assert found.summary == ["No run on the double well is finished, so nothing can be said of it yet."]
-    assert found.tables[0].rows[0][-1].text == "0 of 1 run"
-
-
-def test_means_over_runs():
-    found = together([Found(1.0, 0.3), Found(2.0, 0.4)])
-    assert (found.mean, found.error) == pytest.approx((1.5, 0.25))
-    assert found.away(Found(0.5, 0.0)) == pytest.approx(4.0)
-    assert Found(1.0, 0.0).away(Found(0.5, 0.0)) == math.inf
-    assert math.isnan(together([Found(1.0, math.nan)]).error)
-
-
-# ---- other targets ----
-
-
-def write_targets(path, *, square=0.68, error=0.01, prediction=1.0, shares=(0.5, 0.5), share_error=0.02):
-    study = describe(path, "tempering", seeds=[0])
-    common = {
-        "kind": "tempering",
-        "variant": "chain",
-        "seed": 0,
-        "steps": 1000,
-        "tempering": "calibrated",
-        "depth": 0.85,
-    }
-    result = {
-        "means": {"x²": {"mean": square, "error": error, "expected": 0.68}},
-        "shares": [{"mean": share, "error": share_error, "expected": 0.5} for share in shares],
-        "crossing_rate": {"mean": 900.0, "error": 30.0}, "crossings": 900, "half_trips": 40,
-    }  # fmt: skip
-    write_run(study, "nine", {**common, "target": "nine-modes"}, result=result)
-    result = {"means": {"f(0)": {"mean": prediction, "error": 0.03}}, "half_trips": 40}
-    write_run(study, "net", {**common, "target": "network"}, result=result)
-    reference = {"means": {"f(0)": {"mean": 1.0, "error": 0.04}}}
-    write_run(study, "reference", {"kind": "tempering", "variant": "reference"}, result=reference)
-    return study
-
-
-def marks(path, **options):
-    (table,) = temperings.content(read_study(write_targets(path, **options))).tables
-    return {(row[0].text, row[1].text): cell.mark for row in table.rows for cell in row if cell.mark}
-
-
-def test_targets_that_agree(tmp_path):
-    # 2.8 standard errors, of which the reference has the larger part.
-    assert marks(tmp_path, prediction=1.14) == {}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "found"),
-    [
-        ({"square": 0.711}, {("Nine modes", "⟨x²⟩"): "off"}),
-        # 0.03 and the reference's own 0.04 make 0.05.
-        ({"prediction": 1.151}, {("Bayesian network", "⟨f(0)⟩"): "off"}),
-        ({"square": 0.9, "error": math.nan}, {("Nine modes", "⟨x²⟩"): "not judged"}),
-    ],
-)
-def test_targets_that_do_not_agree_or_cannot_be_judged(tmp_path, wrong, found):
-    assert marks(tmp_path, **wrong) == found
-
-
-def test_modes_stand_beside_what_chance_gives(tmp_path):
-    # Five percent of one mode, beside √(2/π)·0.02 by chance.
-    (table,) = temperings.content(read_study(write_targets(tmp_path, shares=(0.55, 0.45)))).tables
-    (row,) = [row for row in table.rows if row[1].text == "TV of the modes"]
-    assert row[3].text == "0.050 (chance: 0.016)"
-
-
-def test_a_target_on_which_a_chain_diverged_is_told(tmp_path):
-    study = write_targets(tmp_path)
-    study.run("nine").write("result.json", {"diverged": True, "reason": "too far"})
-    (table,) = temperings.content(read_study(study)).tables
-    assert "0 of 1 run, 1 diverged" in [cell.text for row in table.rows for cell in row]
-
-
-def test_a_mode_that_was_never_left_is_off():
-    assert abs(Found(1.0, 0.0).away(Found(0.2, 0.0))) >= OFF
+def test_a_chain_that_diverged_has_no_averages(smoke, tmp_path):
+    shutil.copytree(smoke.path, tmp_path / "copy")
+    copy = StudyDirectory(tmp_path / "copy")
+    copy.run("d10-calibrated-seed0").write("result.json", {"diverged": True, "reason": "too far"})
+    assert len(chains.wells(read_study(copy))) == 11

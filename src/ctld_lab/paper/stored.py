@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from ctld_lab.records import RecordError
+from ctld_lab.report.chains import wells
 from ctld_lab.report.curves import curves
 from ctld_lab.report.double_well import theorem
-from ctld_lab.report.known_answers import wells_frame
 from ctld_lab.report.provenance import Search, searches
 from ctld_lab.report.reading import StudyRecord, read_study
 from ctld_lab.report.tables import final_table
@@ -88,8 +88,8 @@ class Stored:
             for name, exact in (("kinetic_temperature", "kinetic_target"), ("mean_square", "mean_square_exact")):
                 values = [row[column, name] / row["mean", exact] for column in ("mean", "low", "high")]
                 lines.append([str(variant), dimensions, name, *values, int(row["seeds", name])])
-        wells = wells_frame(self._study(LAPTOP, "tempering"))
-        for _, row in wells[wells["tempering"] == "calibrated"].iterrows():
+        found = wells(self._study(LAPTOP, "tempering"))
+        for _, row in found[found["tempering"] == "calibrated"].iterrows():
             for name, column in (("kinetic_temperature", "kinetic_temperature"), ("mean_square", "mean_square_ratio")):
                 mean, error = float(row[column]), 1.96 * float(row[f"{column}_error"])
                 lines.append(

@@ -15,11 +15,11 @@ from markupsafe import Markup
 
 from ctld_lab.files import printable
 from ctld_lab.records import RecordError, find_studies, write_bytes, write_json
-from ctld_lab.report import double_well, ensemble, flatness, methods, sensitivity, temperings, tidy, timing
+from ctld_lab.report import double_well, flatness, methods, sensitivity, tidy, timing
 from ctld_lab.report.plots import Plot, as_data, render
 from ctld_lab.report.provenance import Provenance, provenance, run_states
 from ctld_lab.report.reading import StudyRecord, read_study
-from ctld_lab.report.sections import COLUMNS, TEMPLATES, Content, Prose, Table, cells, standing, value_cell
+from ctld_lab.report.sections import COLUMNS, TEMPLATES, Content, Prose, Table, cells, marks_note, standing, value_cell
 from ctld_lab.report.tables import final_table
 from ctld_lab.report.wording import counted, shortened
 
@@ -29,8 +29,6 @@ CONTENTS: dict[str, Callable[[StudyRecord], Content]] = {  # in the order of the
     "sensitivity": sensitivity.content,
     "timing": timing.content,
     "double-well": double_well.content,
-    "tempering": temperings.content,
-    "ensemble": ensemble.content,
 }
 BROKEN = (RecordError, OSError)  # what a record or a disk can do to us; anything else is a bug, and raises as one
 
@@ -163,10 +161,7 @@ def _flatness(studies: Mapping[str, StudyRecord], output: Path) -> list[Section]
 
 
 def _draw(section: Section, output: Path) -> None:
-    """The figures beside the page; and further tables."""
-    for name, frame in section.content.data.items():
-        text = str(frame.to_csv(index=False, lineterminator="\n"))
-        write_bytes(output / "tables" / f"{section.stem(name)}.csv", text.encode())
+    """The figures beside the page."""
     for plot in section.content.plots:
         write_bytes(output / "figures" / f"{section.stem(plot.name)}.svg", render(plot))
 
@@ -180,16 +175,22 @@ def told(error: BaseException) -> str:
 
 
 def _plain(study: StudyRecord) -> Content:
-    """A study that has no page of its own here: all its numbers, no words."""
-    rows = final_table(study)
-    metrics = list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-    body = [cells(row.title, row.variant, *(value_cell(row, metric) for metric in metrics), row.state) for row in rows]
-    table = Table("final", "Results", ["Method", "Setting", *metrics, "Runs"], body)
-    judged = next((metric for metric in metrics if metric.startswith("test")), "")
-    question = f"{study.heading}: {judged}"
-    ranked = [
-        x
-        for v in dict.fromkeys(row.variant for row in rows)
-        for x in standing(question, [r for r in rows if r.variant == v], judged)
-    ]
-    return Content(tables=[table], standings=ranked)
+    """A study that has no page of its own here: all its numbers, a table for each setting, no words."""
+    rows, found = final_table(study), Content()
+    for variant in dict.fromkeys(row.variant for row in rows):
+        own = [row for row in rows if row.variant == variant]
+        metrics = list(dict.fromkeys(metric for row in own for metric in row.metrics))
+        judged = next((metric for metric in metrics if metric.startswith("test")), "")
+        if metrics:
+            body = [
+                cells(row.title, tidy.point_text(row.point) or "–", *(value_cell(row, x) for x in metrics), row.state)
+                for row in own
+            ]
+            name = study.title(variant) or "Results"
+            columns = ["Method", "Point", *metrics, "Runs"]
+            found.tables.append(Table(f"final-{variant}", name, columns, body, marks_note(own)))
+        if judged and not any(row.point for row in own):
+            found.standings += standing(
+                f"{study.heading}, {study.title(variant)}: {judged}".replace(", :", ":"), own, judged
+            )
+    return found

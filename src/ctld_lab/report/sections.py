@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import pandas as pd
 
 from ctld_lab.report import wording
 from ctld_lab.report.plots import Plot
@@ -53,12 +52,11 @@ COLUMNS = {BEST: "Ahead", TIE: "Tied with it", UNDECIDED: "Undecided", "": "Behi
 
 @dataclass
 class Content:
-    """Content that a study's own file adds to its section. `data` holds further tables that are stored, by name."""
+    """Content that a study's own file adds to its section."""
 
     summary: list[str] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    data: dict[str, pd.DataFrame] = field(default_factory=dict)
     standings: list[Standing] = field(default_factory=list)
 
 

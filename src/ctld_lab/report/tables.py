@@ -86,10 +86,8 @@ def final_table(study: StudyRecord | StudyDirectory | Path) -> list[Row]:
     variants = list(dict.fromkeys(row.variant for row in rows))
     variants.sort(key=lambda variant: ("tuned", "paper", "tempered", "untempered", variant).index(variant))
     rows.sort(key=lambda row: (variants.index(row.variant), order.get(row.method, len(order))))
-    for variant in variants:  # where lower is better: neither of a timing nor of exactness
-        mark(
-            [row for row in rows if row.variant == variant and row.unit == "seed" and not row.method.startswith("d = ")]
-        )
+    for variant in variants:
+        mark([row for row in rows if row.variant == variant])
     return rows
 
 
@@ -99,7 +97,8 @@ def _row(study: StudyRecord, method: str, variant: str, point: str, part: Any) -
     for metric, seed, value in part.loc[part["at"] == "", ["metric", "seed", "value"]].itertuples(
         index=False, name=None
     ):
-        values.setdefault(metric, {})[int(seed or 0)] = value
+        if not metric.endswith(tidy.SE):
+            values.setdefault(metric, {})[int(seed.split()[0]) if seed else 0] = value
     diverged, failed, _ = (values.pop(name, {}) for name in (tidy.DIVERGED, tidy.FAILED, tidy.UNFINISHED))
     if "rounds" in values:
         return Row(method, title, variant, {}, 1, 1, 0, 0, given=_rounds(values), unit="round")
@@ -134,6 +133,8 @@ def mark(rows: Sequence[Row]) -> None:
     """Say of each metric who is best, and how the others stand to it."""
     entered = [(str(place), row) for place, row in enumerate(rows) if not row.diverged]
     for metric in dict.fromkeys(metric for row in rows for metric in row.metrics):
+        if metric.split()[0] not in ("train", "test", "valid"):  # lower is better of these alone
+            continue
         means = {name: row.estimate(metric) for name, row in entered if row.estimate(metric).count}
         found = marks(means, {name: row.values.get(metric, {}) for name, row in entered})
         for place, row in enumerate(rows):

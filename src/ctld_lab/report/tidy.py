@@ -46,7 +46,7 @@ def frame(lines: Iterable[Line]) -> pd.DataFrame:
     """Return these rows as a table, without numbers that are none."""
     made = pd.DataFrame(list(lines), columns=COLUMNS)
     made["value"] = pd.to_numeric(made["value"]).astype(float)
-    return made[made["value"].notna()].reset_index(drop=True)
+    return made[made["value"].notna()].drop_duplicates(COLUMNS[:-1], ignore_index=True)
 
 
 def place(**coordinates: Any) -> str:
@@ -136,7 +136,8 @@ def of_runs(study: str, runs: Sequence["RunRecord"]) -> list[Line]:
 
 
 def _of_run(study: str, run: "RunRecord") -> Iterator[Line]:
-    make = {"train": _training, "double_well": _chain, "theorem": _theorem, "timing": _rounds}.get(run.kind)
+    kinds = {"train": _training, "double_well": _chain, "theorem": _theorem, "timing": _rounds, "tempering": _averages}
+    make = kinds.get(run.kind)
     if make is None:
         return
     if run.kind in ("train", "double_well"):
@@ -218,6 +219,26 @@ def _chain(study: str, run: "RunRecord") -> Iterator[Line]:
                 run, "crossings per 100,000 steps", run.result.get("crossings", math.nan) * 1e5 / steps, **names
             )
     yield _line(run, "steps", steps if isinstance(steps, int | float) else math.nan, "run", **names)
+
+
+def _averages(study: str, run: "RunRecord") -> Iterator[Line]:
+    """Averages at g = 1 with their standard errors, by tempering and target; "exact" has what is known of them."""
+    config, result = run.config, run.result
+    if run.state != "done" or run.diverged:
+        return
+    label = {"rate": "constant", "reference": "reference"}.get(run.variant, str(config.get("tempering")))
+    label += " auto" * (config.get("depth") == "auto")
+    label += f" over {config['period']}" if label == "driven" and "period" in config else ""
+    target = "network" if run.variant == "reference" else str(config.get("target", "double-well"))
+    key = [label, target, place(d=config["dimensions"]) if config.get("dimensions") else ""]
+    measured = {**result.get("means", {}), **{f"share {n}": x for n, x in enumerate(result.get("shares", []))}}
+    for metric, found in (measured | {"crossing rate": result.get("crossing_rate", {})}).items():
+        yield [*key, "", metric, str(run.seed), found.get("mean")]
+        yield [*key, "", metric + SE, str(run.seed), found.get("error")]
+        yield ["exact", *key[1:], "", metric, "", found.get("expected")]
+    for name in ("half_trips", "total_variation"):
+        yield [*key, "", name.replace("_", " "), str(run.seed), result.get(name)]
+    yield [*key, "run", "steps", str(run.seed), config["steps"] if isinstance(config.get("steps"), int) else None]
 
 
 def _theorem(study: str, run: "RunRecord") -> Iterator[Line]:
