@@ -130,7 +130,7 @@ class Chains:
     # ---- gradients ----
 
     def backward(self, *batch: Any, shared: bool = True) -> Tensor:
-        """Losses and gradients of all chains, in one pass; gradients replace those that were there.
+        """Compute losses and gradients of all chains in one pass; gradients replace those that were there.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class Chains:
         return self.losses
 
     def _by_compiled(self, trained: dict[str, Tensor], batch: tuple[Any, ...], shared: bool) -> bool:
-        """Return whether the compiled pass gave gradients; where it fails once it is not asked again."""
+        """True if the compiled pass gave gradients; after one failure it is not tried again."""
         assert self._compiled is not None
         resting = {name: tensor for name, tensor in self.stacked.items() if name not in trained}
         buffers = {name: stack.whole for name, stack in self._buffers.items()}
@@ -198,7 +198,7 @@ class Chains:
         return True
 
     def _vmapped(self, trained: dict[str, Tensor], batch: tuple[Any, ...], shared: bool) -> Tensor:
-        """The losses, through one call of the model; buffers have changed if it succeeds."""
+        """Return the losses, through one call of the model; buffers have changed if it succeeds."""
 
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], *batch: Any) -> tuple[Tensor, list[Tensor]]:
             everything = parameters | buffers
@@ -217,7 +217,7 @@ class Chains:
         return losses
 
     def _refusal(self, error: Exception, trained: dict[str, Tensor], batch: tuple[Any, ...], shared: bool) -> Exception:
-        """Where and why `vmap` cannot take the model; what one chain alone raises as well is the caller's own error."""
+        """Return where and why `vmap` cannot take the model; an error that one chain alone raises too is the caller's own."""
         first = {name: stack.whole[0].clone() for name, stack in (self._parameters | self._buffers).items()}
         own = batch if shared else tree_map_only(Tensor, lambda tensor: tensor[0], batch)
         functional_call(self._program, _named(first), own)
@@ -226,7 +226,7 @@ class Chains:
     # ---- steps ----
 
     def step(self) -> None:
-        """One step of every chain, by its own optimizer.
+        """Take one step of every chain, by its own optimizer.
 
         A chain that refuses its step or fails does not stop the others: all take theirs, then `NonFiniteChainsError`
         names those that met a NaN, or an `ExceptionGroup` holds what else was raised.
@@ -255,7 +255,7 @@ class Chains:
     # ---- state ----
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes, chain by chain: each entry also loads into the model or the optimizer of a run of its own."""
+        """Return all that changes, chain by chain; each entry also loads into the model or the optimizer of a single run."""
         # Without the copies, saving one chain would save the memory of all.
         models = [tree_map_only(Tensor, torch.clone, dict(model.state_dict())) for model in self.models]
         return {"format": STATE_FORMAT, "models": models, "optimizers": [each.state_dict() for each in self.optimizers]}
@@ -300,5 +300,5 @@ class _Program(nn.Module):
 
 
 def _named(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As a program calls them."""
+    """Return the tensors under the names that a program has for them."""
     return {f"model.{name}": tensor for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""What is refused, and why: optimizers that do not fit, batches of another shape, models that `torch.func.vmap` cannot take."""
+"""Refusals, with reasons: optimizers that do not fit, batches of another shape, models that `torch.func.vmap` cannot take."""
 
 import inspect
 import re
@@ -13,7 +13,7 @@ from ctld.checks import warn_user
 
 
 def check_optimizers(models: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-    """One for each model, of its own parameters; the same noise in two of them is worth a warning."""
+    """Refuse optimizers unless each model has one, of its own parameters; warn if two have the same noise."""
     if not models or len(models) != len(optimizers):
         raise ValueError(f"there are {len(models)} models and {len(optimizers)} optimizers; give one for each chain")
     for chain, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
@@ -46,7 +46,7 @@ def check_modes(models: list[nn.Module]) -> None:
 
 
 def check_batch(batch: tuple[Any, ...], num_chains: int) -> None:
-    """A batch that is not shared."""
+    """Refuse a batch that is not shared unless it has an entry for each chain."""
     for tensor in tree_leaves(batch):
         if isinstance(tensor, Tensor) and (tensor.ndim == 0 or len(tensor) != num_chains):
             raise ValueError(
@@ -56,7 +56,7 @@ def check_batch(batch: tuple[Any, ...], num_chains: int) -> None:
 
 
 def failing_module(model: nn.Module, run: Callable[[], Any]) -> str:
-    """The innermost module in which `run` fails."""
+    """Return the innermost module in which `run` fails."""
     entered: list[str] = []
     handles = []
     for name, module in model.named_modules():
@@ -74,7 +74,7 @@ def failing_module(model: nn.Module, run: Callable[[], Any]) -> str:
 
 
 def refusal(place: str, error: Exception) -> NotImplementedError:
-    """Why, and what to do: in place of torch's words, where they are known."""
+    """Return the reason and what to do, in place of torch's words where these are known."""
     text = str(error)
     missing = re.search(r"(?:[Bb]atching rule not implemented for|we do not yet support) (aten::\w+(?:\.\w+)?)", text)
     if missing:

@@ -19,11 +19,11 @@ class Stack:
 
     @property
     def trained(self) -> bool:
-        """Whether a chain wants its gradient."""
+        """True if at least one chain wants its gradient."""
         return any(member.requires_grad for member in self.members)
 
     def check_memory(self) -> None:
-        """Whether the models' tensors are still the members, and these where they were put."""
+        """Raise an error unless the models' tensors are still the members, in the memory where they were put."""
         key = self.name.rpartition(".")[2]
         places = zip(self.members, self._registries, self._addresses, strict=True)
         for chain, (member, registry, address) in enumerate(places):
@@ -34,7 +34,7 @@ class Stack:
                 )
 
     def hand_out(self, gradient: Tensor | None) -> None:
-        """To each member its slice; none, if it is frozen or was not used, as in a run of its own."""
+        """Give each member its slice as gradient. A frozen or unused member gets none, as in a run of its own."""
         if gradient is not None:
             if not self._gradients:
                 self._whole_gradient = torch.empty_like(self.whole)
@@ -48,7 +48,7 @@ class Stack:
 
 
 def stacks_of(models: list[nn.Module]) -> tuple[dict[str, Stack], dict[str, Stack]]:
-    """Of the parameters and of the buffers, by name; nothing has moved if the models are refused."""
+    """Return the stacks of the parameters and those of the buffers, by name. Nothing has moved if the models are refused."""
     kinds = "parameters", "buffers"
     everything = [_alike(models, kind) for kind in kinds]
     parameters, buffers = (
