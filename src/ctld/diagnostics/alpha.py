@@ -1,4 +1,4 @@
-"""The tempering variable α: where it was, and how often it travelled between cold and hot.
+"""Tempering variable α: where it was, and how often it travelled between cold and hot.
 
 `alpha` has shape ``(steps,)`` or ``(chains, steps)``; chains are pooled. `plateau` is δ, the |α| up to which g(α) = 1,
 and `edge` is δ′, the end of the range over which the paper wants α to be uniform.

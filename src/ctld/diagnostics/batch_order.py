@@ -1,4 +1,4 @@
-"""How much of the minibatches' heat stays when batches come in reshuffled epochs in place of independent draws.
+"""Heat of minibatches that stays when batches come in reshuffled epochs in place of independent draws.
 
 Over an epoch of M batches the noises of the gradients add up to zero, so that what one batch does to the parameters later ones
 undo, if the parameters remember it that long. In a direction of curvature k of the mean loss, a = lr·k,

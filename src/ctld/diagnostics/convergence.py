@@ -1,4 +1,4 @@
-"""Whether several chains have drawn from one distribution: R-hat and effective sample sizes (Vehtari et al. 2021).
+"""Convergence of several chains to one distribution: R-hat and effective sample sizes (Vehtari et al. 2021).
 
     split     each chain is cut in two, so that a chain which still moves disagrees with itself
     R-hat     sqrt((B/W + n − 1)/n), of rank-normalised draws and of their distances from the median; the larger one

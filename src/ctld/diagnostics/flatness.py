@@ -1,4 +1,4 @@
-"""How flat a minimum is: eigenvalues and trace of the Hessian, Keskar's sharpness, the loss under random perturbations.
+"""Flatness of a minimum: eigenvalues and trace of the Hessian, Keskar's sharpness, the loss under random perturbations.
 
 The paper's hypothesis is that exploration ends in flatter minima. Each of these is one reading of "flat". None is unchanged
 when a ReLU network is rescaled to another that computes the same: compare networks of one kind, of one weight decay.
@@ -114,7 +114,7 @@ def hessian_trace(loss: Loss, parameters: Iterable[Tensor], *, probes: int = 30,
 def sharpness(
     loss: Loss, parameters: Iterable[Tensor], *, radius: float = 1e-3, iterations: int = 20, seed: int = 0
 ) -> Sharpness:
-    """How far the loss rises within |δ_i| ≤ radius·(|θ_i| + 1), relative to it (Keskar et al. 2017, in the whole space).
+    """Rise of the loss within |δ_i| ≤ radius·(|θ_i| + 1), relative to it (Keskar et al. 2017, in the whole space).
 
     Keskar's maximiser is ten iterations of L-BFGS-B. This one goes up by the signs of the gradient, kept in the box, once from
     beside the centre and once from a random point, and takes the highest loss that it met: 2·iterations gradients. Like

@@ -28,7 +28,7 @@ class BatchMeans:
         self._sum, self._count = 0.0, 0
 
     def add(self, value: float) -> bool:
-        """Whether that completed a batch."""
+        """Add a value; return True if it completes a batch."""
         self._sum += value
         self._count += 1
         if self._count < self.length:
@@ -42,7 +42,7 @@ class BatchMeans:
         return True
 
     def estimate(self) -> Estimate | None:
-        """None while there are too few batches to tell an error."""
+        """Return the mean and its error; None while there are too few batches to tell an error."""
         if len(self.means) < FEWEST:
             return None
         batches = self.settled
@@ -55,12 +55,12 @@ class BatchMeans:
 
     @property
     def settled(self) -> list[float]:
-        """The batches that count."""
+        """Means of the batches that count: all but the first tenth."""
         return self.means[len(self.means) // 10 :]
 
     @property
     def steady(self) -> bool:
-        """Whether the second half agrees with the first, within three standard errors of the difference."""
+        """True if the second half agrees with the first, within three standard errors of the difference."""
         kept = self.settled
         if len(kept) < FEWEST:
             return False
@@ -69,7 +69,7 @@ class BatchMeans:
 
     @property
     def numbers(self) -> list[float]:
-        """All that it holds, as always the same number of floats."""
+        """Contents, as always the same number of floats."""
         unused = [0.0] * (MOST - len(self.means))
         return [float(self.length), self._sum, float(self._count), float(len(self.means)), *self.means, *unused]
 
