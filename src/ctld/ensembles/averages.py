@@ -17,7 +17,7 @@ from ctld.ensembles.task import Task
 
 @dataclass(frozen=True)
 class Calibration:
-    """What held-out data say about the members: `Ensemble.calibrate` makes it."""
+    """Calibration of the members by held-out data: `Ensemble.calibrate` makes it."""
 
     weights: tuple[float, ...]
     """Share of each member in the average."""

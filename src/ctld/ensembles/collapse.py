@@ -1,4 +1,4 @@
-"""Notices a run that is being lost to its own noise, before its models go into an average.
+"""Collapse watch: notices a run that is being lost to its own noise, before its models go into an average.
 
 Three signs, none of which costs a look at a device more often than every `WINDOW` steps. Exploration at a loss far above
 that of the start has undone all training. A cycle that gives back a quarter of what training had gained has collapsed, and
@@ -46,7 +46,7 @@ class MeanLoss:
         return float(self._sum) / self.count if self.count else math.nan
 
     def over_ranks(self, device: torch.device) -> float:
-        """Returns the mean over all processes, each of which has to call this."""
+        """Return the mean over all processes, each of which has to call this."""
         mean = self.read()
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1):
@@ -88,7 +88,7 @@ class CollapseWatch:
         self._warned: list[str] = []
 
     def hear(self, loss: float | Tensor, *, exploring: bool, late: bool = False) -> float:
-        """Hears the loss of a step, `late` in the second half of an exploration; returns a factor on the temperature."""
+        """Take in the loss of a step, `late` in the second half of an exploration; return a factor on the temperature."""
         if self._start.count < START_STEPS:
             self._start.add(loss)
         if not exploring:
@@ -115,7 +115,7 @@ class CollapseWatch:
         return BRAKE if lost and self._windows > 2 else 1.0
 
     def noise_ended(self, size: float, spread: float) -> None:
-        """Hears the RMS of the weights at the end of an exploration whose noise spreads free weights by `spread`."""
+        """Take in the RMS of the weights at the end of an exploration whose noise spreads free weights by `spread`."""
         before, factor = self._size, RUNAWAY if self._best is not None else FIRST_RUNAWAY
         if not math.isfinite(size) or size > factor * math.hypot(before, spread):
             self._warn(
@@ -125,7 +125,7 @@ class CollapseWatch:
             )
 
     def cycle_ended(self, loss: float, size: float) -> tuple[bool, float]:
-        """Returns whether the model at the end of a cycle is worth keeping, and a factor on the temperature of the next."""
+        """Return True if the model at the end of a cycle is worth keeping, and a factor on the temperature of the next."""
         start, hot = self._start.over_ranks(self._device), self._late.over_ranks(self._device)
         self._size, self._hot_windows, self._window, self._late = size, 0, MeanLoss(), MeanLoss()
         good = self._judge(loss, start)
@@ -138,7 +138,7 @@ class CollapseWatch:
 
     @staticmethod
     def _scale(start: float, best: float) -> float:
-        """Returns what training has gained; of a model that was trained before, its loss itself."""
+        """Return what training has gained; of a model that was trained before, its loss itself."""
         return max(start - best, abs(best), 1e-30)
 
     def _judge(self, loss: float, start: float) -> bool:
@@ -195,7 +195,7 @@ class CollapseWatch:
 
 
 def size_of_weights(parameters: list[Tensor] | list[nn.Parameter]) -> float:
-    """Returns the RMS of the parameters with two or more dimensions; of all, if there are none or they are zero.
+    """Return the RMS of the parameters with two or more dimensions; of all, if there are none or they are zero.
 
     Every rank calls it: a sharded tensor is put together by all of them.
     """

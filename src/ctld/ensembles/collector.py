@@ -110,7 +110,7 @@ class SampleCollector:
         model: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> SampleCollector:
-        """What was collected in `folder`, to read and, with model and optimizer, to go on with.
+        """Return the collection in `folder`: to read, or with model and optimizer to go on with.
 
         A run that goes on from a checkpoint may be behind the samples: the first `update` drops those that lie in its future.
         What these had pushed out does not come back; the folder fills up again.
@@ -135,7 +135,7 @@ class SampleCollector:
 
     @property
     def records(self) -> list[SampleRecord]:
-        """What is known of each sample, oldest first, without reading any."""
+        """Records of the samples, oldest first; no sample is read."""
         return [record for record, _ in self._entries]
 
     def __len__(self) -> int:
@@ -157,7 +157,7 @@ class SampleCollector:
             yield Sample(record, self._load(held))
 
     def of_kind(self, kind: Kind) -> Iterator[Sample]:
-        """The samples of one kind; the others are not read."""
+        """Return the samples of one kind; the others are not read."""
         if kind not in ("cycle", "cold"):
             raise ValueError(f'kind = {kind!r} is unknown; give "cycle" or "cold"')
         for record, held in list(self._entries):
@@ -205,7 +205,7 @@ class SampleCollector:
         return self._keep("cycle", step, loss, self._reading)
 
     def _go_to(self, step: int) -> None:
-        """Samples of this step and later ones are of a run that was interrupted, and will be taken again."""
+        """Drop samples of this step and later ones: they are of an interrupted run, and will be taken again."""
         self._seen = step
         kept = [entry for entry in self._entries if entry[0].step < step]
         if self._reading is not None and self._reading.step >= step:
@@ -245,7 +245,7 @@ class SampleCollector:
             )
 
     def _chosen(self, entries: list[Entry]) -> list[Entry]:
-        """Returns at most `at_most` of each kind, in the order in which they were taken."""
+        """Return at most `at_most` of each kind, in the order in which they were taken."""
         kept: list[Entry] = []
         for kind in ("cycle", "cold"):
             of_kind = [entry for entry in entries if entry[0].kind == kind]
@@ -340,7 +340,7 @@ class SampleCollector:
         return {"reading": reading, "dropped": self.dropped, "samples": samples}
 
     def state_dict(self) -> dict[str, Any]:
-        """Of a collection in memory, tensors included: goes through `torch.save` and `torch.load(weights_only=True)`."""
+        """Return a collection in memory, with its tensors, fit for `torch.save` and `torch.load(weights_only=True)`."""
         if self._folder is not None:
             raise ValueError(f"the samples are in {self._folder.path}; SampleCollector.open goes on with them")
         return self.contents()
@@ -377,6 +377,6 @@ class SampleCollector:
 
 
 def _badness(entry: Entry) -> tuple[float, int]:
-    """Orders from the worst to the best; of two equally good ones the newer is better."""
+    """Return a key that sorts from the worst to the best; of two equally good samples the newer is better."""
     assert entry[0].loss is not None
     return -entry[0].loss, entry[0].step

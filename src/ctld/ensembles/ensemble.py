@@ -294,7 +294,7 @@ class Ensemble:
         _ensembles[id(self.optimizer)] = self
 
     def _drop_leftovers(self) -> None:
-        """Clear gradients of whatever was done with the model before: the first step would take them in."""
+        """Clear gradients of earlier work with the model: the first step would take them in."""
         left = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
         for parameter in left:
             parameter.grad = None
@@ -307,7 +307,7 @@ class Ensemble:
 
     @property
     def steps(self) -> int:
-        """How many steps were done."""
+        """Number of steps that are done."""
         return int(self.optimizer.clock.steps) if self._tempered else self._steps
 
     @property
@@ -337,7 +337,7 @@ class Ensemble:
         return self._scheduler
 
     def watch(self, loss: Tensor, *, scaler: Any = None) -> Tensor:
-        """Hear the loss when it goes into `backward`, and return it: for micro-batches, and loops that step the optimizer.
+        """Take in the loss when it goes into `backward`, and return it: for micro-batches, and loops that step the optimizer.
 
         >>> loss = ensemble.watch(loss); accelerator.backward(loss); optimizer.step()        # doctest: +SKIP
 
@@ -552,13 +552,13 @@ class Ensemble:
 
     @property
     def records(self) -> list[SampleRecord]:
-        """What is known of each member, oldest first; `loss` is the mean over the last tenth of its cycle."""
+        """Records of the members, oldest first; `loss` is the mean over the last tenth of the member's cycle."""
         self.settle()
         return self.collector.records
 
     @property
     def task(self) -> TaskName | None:
-        """What the outputs are, as told or as inferred from the loss; None if it is not known or not settled yet."""
+        """Kind of the model's outputs, as told or as inferred from the loss; None if unknown or not settled yet."""
         return self._task.name if self._task is not None and len(self._task.names) == 1 else None
 
     @overload

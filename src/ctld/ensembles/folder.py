@@ -39,7 +39,7 @@ class Folder:
         self.path = Path(path)
 
     def create(self, *, overwrite: bool = False) -> None:
-        """Makes room for a collection that starts: where anything lies already, nothing is touched.
+        """Make room for a collection that starts: where anything lies already, nothing is touched.
 
         With `overwrite` a collection may lie there: its files go when the first index is written. Strangers' files may not.
         """
@@ -63,7 +63,7 @@ class Folder:
         return file
 
     def write_index(self, index: dict[str, Any], keep: Iterable[str]) -> None:
-        """After which files of samples that it does not name are removed."""
+        """Write the index, then remove the files of samples that `keep` does not name."""
         text = json.dumps({"format": FORMAT} | index, indent=1, allow_nan=False)
         write_whole(self.path, INDEX, text.encode())
         kept = set(keep)
@@ -81,7 +81,7 @@ class Folder:
         return index
 
     def file(self, value: Any) -> File:
-        """What the index says of a file. Its name can't lead out of the folder."""
+        """Return a file as the index describes it; its name cannot lead out of the folder."""
         if not isinstance(value, dict) or value.keys() != {"name", "sha256"}:
             raise ValueError("a file has the fields name, sha256")
         if not isinstance(value["name"], str) or not NAME.fullmatch(value["name"]):
@@ -89,7 +89,7 @@ class Folder:
         return File(value["name"], str(value["sha256"]))
 
     def read_sample(self, file: File) -> dict[str, Tensor]:
-        """To the bit what was written: anything else is refused."""
+        """Return a sample's tensors, to the bit as they were written; refuse anything else."""
         path = self.path / file.name
         try:
             self._check_size(path)

@@ -1,4 +1,4 @@
-"""Which samples predict nothing like the others: one that died spoils an average without a word.
+"""Outliers: samples that predict nothing like the others and silently spoil an average.
 
 Two signs, read from what each sample predicts for the first inputs. A sample is *dead* if its prediction does not depend on
 the input, while another's does. It is *far* if it differs from the median of the living ones several times more than they
@@ -24,7 +24,7 @@ LEAST_DISTANCE = 0.1  # of the spread of the predicted values, likewise
 
 
 class Sketch:
-    """What samples predict for the first inputs, one sample after the other."""
+    """Predictions of the samples for the first inputs, one sample after the other."""
 
     def __init__(self) -> None:
         self._rows: list[list[Tensor]] = []
@@ -35,7 +35,7 @@ class Sketch:
         self._room = HELD_BACK
 
     def add(self, predicted: Tensor) -> None:
-        """Holds back as many of the first predictions as there is room for, copied."""
+        """Hold back as many of the first predictions as there is room for, copied."""
         if self._room <= 0 or predicted.numel() == 0:
             return
         width = max(predicted[0].numel(), 1)
@@ -96,7 +96,7 @@ def _far(
 
 
 def _divergence(one: Tensor, other: Tensor) -> float:
-    """Returns the mean Jensen-Shannon divergence, in nats; medians do not quite add up to 1."""
+    """Return the mean Jensen-Shannon divergence, in nats; medians do not quite add up to 1."""
     other = other / other.sum(-1, keepdim=True)
     entropies = (torch.special.entr(one) + torch.special.entr(other)).sum(-1) / 2
     return float((torch.special.entr((one + other) / 2).sum(-1) - entropies).mean())

@@ -1,4 +1,4 @@
-"""What a collector reads from an optimizer: how far it is, its thermometer, and whether there will ever be a sample."""
+"""Readings that a collector takes from an optimizer: progress, thermometer, and whether a sample will ever come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RATIO_TOLERANCE = 1e-6
 
 
 def reading_of(optimizer: CTLD) -> Reading | None:
-    """Returns the thermometer; None after a step of fine-tuning, and after one in which all groups rested."""
+    """Return the thermometer; None after a step of fine-tuning, and after one in which all groups rested."""
     last = optimizer.last
     if last is None or last.kinetic_temperature is None:
         return None
@@ -29,7 +29,7 @@ def reading_of(optimizer: CTLD) -> Reading | None:
 
 
 def refuse_what_never_collects(optimizer: CTLD, cold_every: int | None) -> None:
-    """Raises a ValueError if no step of `optimizer` ever ends a cycle or gives a cold sample."""
+    """Raise a ValueError if no step of `optimizer` ever ends a cycle or gives a cold sample."""
     explores, cycle = optimizer.exploration_steps, optimizer.cycle_steps
     if cycle is None and cold_every is None:
         raise ValueError(
@@ -52,7 +52,7 @@ def refuse_what_never_collects(optimizer: CTLD, cold_every: int | None) -> None:
 
 
 def rank() -> int:
-    """Returns this process's, 0 where there is no other."""
+    """Return the rank of this process; 0 where there is no other process."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     return torch.distributed.get_rank() if distributed else 0
 

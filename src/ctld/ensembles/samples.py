@@ -34,7 +34,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """What is kept beside a sample. Nothing is left out because of it: whoever averages decides."""
+    """Facts that are kept beside a sample. They leave no sample out: the user who averages decides."""
 
     kind: Kind
     """"cycle": the model at the end of a cycle, fine-tuned. "cold": a draw of the exploration at temperature ratio 1."""
@@ -64,7 +64,7 @@ def to_plain(record: SampleRecord) -> dict[str, Any]:
 
 
 def from_plain(value: Any) -> SampleRecord:
-    """What `to_plain` made, each field checked; a ValueError or TypeError says which is wrong."""
+    """Return a record from what `to_plain` made, each field checked; a ValueError or TypeError says which is wrong."""
     fields = _fields("record", value, SampleRecord)
     if fields["kind"] not in ("cycle", "cold"):
         raise ValueError(f'kind = {fields["kind"]!r}; it is "cycle" or "cold"')
@@ -115,7 +115,7 @@ def _optional(name: str, value: Any) -> float | None:
 
 
 def bare(model: nn.Module) -> nn.Module:
-    """Without the wrappers of DistributedDataParallel and torch.compile, whose prefixes would go into the names."""
+    """Return the model without wrappers of DistributedDataParallel and torch.compile, whose prefixes would go into names."""
     while True:
         inside = getattr(model, "_orig_mod", None)
         if inside is None and isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
@@ -159,7 +159,7 @@ def size_of_sample(model: nn.Module) -> int:
 
 @torch.no_grad()
 def restore(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
-    """Puts a sample's tensors into the model; where these are shards it does nothing, and returns False."""
+    """Put a sample's tensors into the model; where these are shards, do nothing and return False."""
     own = tensors_of(model)
     if any(hasattr(tensor, "full_tensor") for tensor in own.values()):
         return False
@@ -169,7 +169,7 @@ def restore(model: nn.Module, state: Mapping[str, Tensor]) -> bool:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Returns a tensor without its graph; a sharded one put together, by all ranks."""
+    """Return a tensor without its graph; a sharded one put together, by all ranks."""
     full_tensor = getattr(tensor, "full_tensor", None)
     found: Tensor = tensor if full_tensor is None else full_tensor()
     return found.detach()

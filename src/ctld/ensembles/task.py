@@ -1,4 +1,4 @@
-"""Task: what a model's outputs are, told by the user or inferred from the loss that it is trained with."""
+"""Task: the kind of a model's outputs, told by the user or inferred from the training loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _EACH = {
 
 @dataclass(frozen=True)
 class Task:
-    """What a model's outputs are.
+    """Task of a model: the kind of its outputs.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def has_norm_layers(model: nn.Module) -> bool:
 
 
 def spread_per_temperature(lr: float, momentum: float, weight_decay: float, steps: int) -> float:
-    """Returns N⟨Δθ²⟩/T after `steps` of a parameter that the data do not hold.
+    """Return N⟨Δθ²⟩/T after `steps` of a parameter that the data do not hold.
 
     Noise of variance 2(1 − momentum)·lr·T/N a step makes it diffuse by 2·lr·T/(N(1 − momentum)) a step, and the weight decay λ
     pulls it back at the rate lr·λ/(1 − momentum): (1 − exp(−2 lr λ steps/(1 − momentum)))/λ, at most 1/λ.
@@ -79,7 +79,7 @@ def spread_per_temperature(lr: float, momentum: float, weight_decay: float, step
 
 
 def forgetting(lr: float, momentum: float, weight_decay: float, cycle_steps: int) -> float:
-    """Returns κ: a parameter that the data do not hold shrinks by exp(−κ) in a cycle."""
+    """Return κ: a parameter that the data do not hold shrinks by exp(−κ) in a cycle."""
     return lr * weight_decay * cycle_steps / (1.0 - momentum)
 
 
@@ -116,14 +116,14 @@ def ensemble_temperature(
 
 
 def mean_ratio(control: TemperatureControl | None) -> float:
-    """Returns the mean of what multiplies T; None is the paper's tempering."""
+    """Return the mean of what multiplies T; None is the paper's tempering."""
     if control is None:
         return PAPERS_MEAN_RATIO
     return control.mean_temperature_ratio
 
 
 def noise_spread(optimizer: CTLD) -> float:
-    """Returns by how much the noise of one exploration spreads a parameter that the data do not hold, at most."""
+    """Return the largest spread that the noise of one exploration gives to a parameter that the data do not hold."""
     group = next(group for group in optimizer.param_groups if group["explore"])
     rates = float(group["lr"]), float(group["momentum"]), float(group["weight_decay"])
     heat = optimizer.temperature * mean_ratio(optimizer.tempering) / optimizer.num_data

@@ -23,7 +23,7 @@ _MAKERS: dict[str, Callable[[int, int], Any]] = {
 
 
 def _warm_up(steps: int, cycles: int) -> int:
-    """Returns a warm-up that leaves three quarters of all exploration, and all cycles but the first, to the tempering."""
+    """Return a warm-up that leaves three quarters of all exploration, and all cycles but the first, to the tempering."""
     least, most = _WARM_UP
     return max(least, min(most, steps, steps * cycles // 4))
 
@@ -31,7 +31,7 @@ def _warm_up(steps: int, cycles: int) -> int:
 def named_tempering(
     tempering: Named | TemperatureControl, exploration_steps: int, cycles: int
 ) -> TemperatureControl | None:
-    """Returns the tempering of this name, for so many exploration steps in each cycle; an object is taken as it is."""
+    """Return the tempering of this name, for a number of exploration steps in each cycle; an object is returned as it is."""
     if not isinstance(tempering, str):
         return tempering
     if tempering not in _MAKERS:
