@@ -1,4 +1,4 @@
-"""Where people train: one module per framework, imported only by those who have it. docs/integrations has a page for each.
+"""Integrations: one module per framework, imported only by those who have it. docs/integrations has a page for each.
 
 `watch` serves any loop: it finds the optimizer inside the wrapper that a framework has put around it; `follow` lets an ensemble
 hear of the training in the same way. No framework is imported here; `ctld.integrations.lightning`, `.transformers`, `.keras`
@@ -43,7 +43,7 @@ def ensemble_of(optimizer: Any) -> Ensemble | None:
 
 
 def watch(optimizer: Any, loss: Tensor, *, scaler: Any = None) -> Tensor:
-    """Let the optimizer observe the loss when it goes into `backward`, whatever wraps the optimizer. Returns the loss.
+    """Let the optimizer observe the loss when it goes into `backward`, whatever wraps the optimizer. Return the loss.
 
     >>> loss = ctld.integrations.watch(optimizer, loss); accelerator.backward(loss)            # doctest: +SKIP
 

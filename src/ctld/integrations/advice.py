@@ -1,4 +1,4 @@
-"""What a framework's settings do to a sampler, said once before training."""
+"""Advice on a framework's settings that harm a sampler, given once before training."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ class SettingsWarning(UserWarning):
 
 
 def about_clipping(option: str, value: float | None, off: str) -> str | None:
-    """What to say of a bound on the norm of gradients, if there is one."""
+    """Return a warning of a bound on the norm of gradients; None if there is no bound."""
     if not value:
         return None
     return (
@@ -24,7 +24,7 @@ def about_clipping(option: str, value: float | None, off: str) -> str | None:
 
 
 def about_length(optimizer: TakesLoss, total_steps: float) -> str | None:
-    """What to say if training ends while the optimizer explores."""
+    """Return a warning if training ends while the optimizer explores or within the first cycle; else None."""
     exploration = getattr(optimizer, "exploration_steps", 0)
     cycle = getattr(optimizer, "cycle_steps", None)
     if cycle is None and 0 < total_steps <= exploration:
@@ -38,7 +38,7 @@ def about_length(optimizer: TakesLoss, total_steps: float) -> str | None:
 
 
 def about_decay(optimizer: TakesLoss) -> str | None:
-    """What to say if a framework's groups have put another weight decay in place of the one that was given."""
+    """Return a warning if a framework has replaced the weight decay that was given; else None."""
     given = float(optimizer.defaults.get("weight_decay", 0.0))
     found = sorted({float(group.get("weight_decay", given)) for group in optimizer.param_groups})
     if given in found or not given:
@@ -51,7 +51,7 @@ def about_decay(optimizer: TakesLoss) -> str | None:
 
 
 def say(optimizer: TakesLoss, messages: Iterable[str | None]) -> None:
-    """Warn of each, if the optimizer is one that samples."""
+    """Give each warning, if the optimizer is a sampler."""
     if isinstance(optimizer, SAMPLERS):
         for message in filter(None, messages):
             warn_user(message, SettingsWarning)

@@ -8,7 +8,7 @@ from ctld import Ensemble
 
 
 def follow(ensemble: Ensemble, loss: Tensor, *, scaler: Any = None) -> Tensor:
-    """Let an ensemble hear the loss of the step to come; call it before `backward`. Returns the loss.
+    """Let an ensemble hear the loss of the step to come; call it before `backward`. Return the loss.
 
     >>> loss = ctld.integrations.follow(ensemble, loss); accelerator.backward(loss)            # doctest: +SKIP
 

@@ -101,7 +101,7 @@ class Optimizer(keras.optimizers.Optimizer):
             self.inner.load_state_dict(torch.load(state, weights_only=True))
 
     def get_config(self) -> dict[str, Any]:
-        """What builds this optimizer again."""
+        """Return the configuration that builds this optimizer again."""
         config = super().get_config()
         config.pop("weight_decay")  # Keras's own, which is not used: the method has one
         return config | {"method": self.method} | self.options
