@@ -35,7 +35,7 @@ _GROUPS_AT_A_TIME = 1 << 11  # keeps the intermediate words within the processor
 
 
 def generator_on(device: torch.device) -> str:
-    """Returns the name of the generator that makes the noise there."""
+    """Return the name of the generator that makes the noise on a device."""
     return "ars-7" if device.type == "cpu" else "philox4x32-10"
 
 

@@ -79,7 +79,7 @@ def _signed(word: Tensor) -> Tensor:
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """By Horner's rule in fused multiply-adds."""
+    """Evaluate a polynomial by Horner's rule in fused multiply-adds."""
     total = torch.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         total = _fused(total, x, torch.full_like(x, coefficient))
