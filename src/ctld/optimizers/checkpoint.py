@@ -1,4 +1,4 @@
-"""A state that is complete: a run resumed from it equals the uninterrupted one bit for bit.
+"""Complete state: a run resumed from it equals the uninterrupted one bit for bit.
 
 What changes during a run is in the momenta and in parts (clock, temperature, tempering, thermometers, ...), each with a
 `state_dict` of its own; saving walks the parts. Their entries are written into `param_groups[0]` under `STATE_PREFIX` whenever
@@ -37,19 +37,19 @@ MOVES_ON = "noise_generator"
 
 
 class Part(Protocol):
-    """Something of an optimizer that changes during a run."""
+    """Part of an optimizer that changes during a run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers, strings and tensors by name, always the same names."""
+        """Return numbers, strings and tensors by name, always the same names."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state, or raises an error and stays unchanged."""
+        """Take over a state, or raise an error and stay unchanged."""
         ...
 
 
 class Resumable(TakesLoss, ABC):
-    """An optimizer of which everything that changes is in `state_dict()`; momenta are allocated at construction.
+    """Optimizer with all that changes in its `state_dict()`; momenta are allocated at construction.
 
     A subclass says in `_parts` what of it changes besides the momenta, in `_settings` with which options alone a state makes
     sense, and in `_initialize` how a parameter starts.
@@ -65,7 +65,7 @@ class Resumable(TakesLoss, ABC):
 
     @abstractmethod
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        """Allocates the state of one parameter; `index` counts over all groups and names its noise stream."""
+        """Allocate the state of one parameter; `index` counts over all groups and names its noise stream."""
 
     def _start_parameter(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         """Give one parameter the state that it starts with."""
@@ -73,20 +73,20 @@ class Resumable(TakesLoss, ABC):
 
     @abstractmethod
     def _parts(self) -> list[tuple[str, Part]]:
-        """Returns what changes besides momenta, each with the prefix of its entries."""
+        """Return what changes besides momenta, each with the prefix of its entries."""
 
     def _settings(self) -> dict[str, Any]:
-        """Returns the options that a state must have been saved with."""
+        """Return the options that a state must have been saved with."""
         return {"noise": self.noise, MOVES_ON: generator_on(self._device())}
 
     @abstractmethod
     def _device(self) -> torch.device: ...
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Refuses a group whose options are out of range."""
+        """Refuse a group whose options are out of range."""
 
     def _enumerate(self) -> Iterator[tuple[int, dict[str, Any], Tensor]]:
-        """Yields index, group and parameter, over all groups."""
+        """Yield index, group and parameter, over all groups."""
         index = 0
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -96,7 +96,7 @@ class Resumable(TakesLoss, ABC):
     # ---- saving ----
 
     def _global_state(self) -> dict[str, Any]:
-        """Returns all that changes besides momenta."""
+        """Return all that changes besides momenta."""
         state: dict[str, Any] = {
             "method": self._method,
             "format": STATE_FORMAT,
@@ -110,7 +110,7 @@ class Resumable(TakesLoss, ABC):
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all that changes: a run resumed from it equals the uninterrupted one bit for bit."""
+        """Return all that changes: a run resumed from it equals the uninterrupted one bit for bit."""
         self._publish()
         return super().state_dict()
 
@@ -123,7 +123,7 @@ class Resumable(TakesLoss, ABC):
     # ---- loading ----
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over a state, or refuses it with a sentence and stays unchanged."""
+        """Take over a state, or refuse it with an error and stay unchanged."""
         before = self.state, self.param_groups, self._global_state()
         # Registered last, so that it sees what the user's own hooks have made of the state.
         handle = self.register_load_state_dict_pre_hook(self._accept)
@@ -140,7 +140,7 @@ class Resumable(TakesLoss, ABC):
         self._publish()
 
     def _forget(self) -> None:
-        """Drops what belongs to the run before a state was loaded."""
+        """Drop what belongs to the run before a state was loaded."""
 
     def _load_global_state(self, state: dict[str, Any]) -> None:
         seed = integer("seed", state["seed"], at_least=0)
@@ -153,7 +153,7 @@ class Resumable(TakesLoss, ABC):
         self.seed = seed
 
     def _accept(self, _: Optimizer, candidate: dict[str, Any]) -> None:
-        """Checks a state and takes over its optimizer-wide part; torch takes over the rest."""
+        """Check a state and take over its optimizer-wide part; torch takes over the rest."""
         try:
             self._check_state(candidate)
         except _UNFIT as error:
@@ -170,7 +170,7 @@ class Resumable(TakesLoss, ABC):
             self._restore_dtypes(self._accepted)
 
     def _restore_dtypes(self, accepted: dict[str, Any]) -> None:
-        """Makes momenta what they were when saved: torch casts them to the parameter's dtype."""
+        """Make momenta what they were when saved: torch casts them to the parameter's dtype."""
         for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
             if key not in accepted["state"]:
                 _log.warning("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
@@ -207,7 +207,7 @@ class Resumable(TakesLoss, ABC):
             self._check_entries(index, parameter, candidate["state"].get(key, {}))
 
     def _check_global_state(self, state: dict[str, Any]) -> None:
-        """Refuses a state of another method, version or setting, before anything has changed."""
+        """Refuse a state of another method, version or setting, before anything has changed."""
         name = self._method
         if not state:
             raise ValueError(
@@ -253,7 +253,7 @@ class Resumable(TakesLoss, ABC):
                 )
 
     def _check_entries(self, index: int, parameter: Tensor, entries: dict[str, Any]) -> None:
-        """Refuses what is not the state of this parameter."""
+        """Refuse what is not the state of this parameter."""
         expected = self.state[parameter]
         if set(entries) != set(expected) and (entries or parameter.requires_grad):
             raise ValueError(
@@ -300,7 +300,7 @@ class Resumable(TakesLoss, ABC):
         return twin
 
     def __repr__(self) -> str:
-        """torch's, without the entries that only a state dict needs."""
+        """Return torch's text, without the entries that only a state dict needs."""
         groups = self.param_groups
         try:
             self.param_groups = [
@@ -322,7 +322,7 @@ def _global_entries(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def _like(here: Any, value: Any) -> Any:
-    """Returns an entry of a state, where tensors are lists if it comes from a device without float64, as it is here."""
+    """Return an entry of a state, where tensors are lists if it comes from a device without float64, as it is here."""
     if isinstance(here, Tensor) and isinstance(value, list):
         return torch.tensor(value, dtype=here.dtype)
     return value

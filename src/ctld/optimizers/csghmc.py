@@ -48,7 +48,7 @@ class CSGHMC(SGHMC):
 
     @property
     def sampling(self) -> bool:
-        """Whether the next step injects noise: collect samples while it does."""
+        """True if the next step injects noise: collect samples while it does."""
         return self._position(self.steps) >= self.exploration_share
 
     @property

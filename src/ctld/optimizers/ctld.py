@@ -193,7 +193,7 @@ class CTLD(Sampler):
         temperature: Any = 1.0,
         **options: Any,
     ) -> "CTLD":
-        """Takes the paper's η, which its tables call learning rate, in place of lr = num_data·η²; T is 1, as there."""
+        """Take the paper's η, which its tables call learning rate, in place of lr = num_data·η²; T is 1, as there."""
         step_size = real("step_size", step_size, above=0)
         lr = real("num_data", num_data, above=0) * step_size**2
         return cls(params, lr, momentum, num_data=num_data, temperature=temperature, **options)
@@ -400,7 +400,7 @@ class CTLD(Sampler):
 
     @property
     def exploration_steps(self) -> int:
-        """L_s."""
+        """Number L_s of exploration steps."""
         return self.clock.exploration_steps
 
     @property

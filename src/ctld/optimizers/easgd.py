@@ -66,7 +66,7 @@ class EASGD(Sampler):
 
     @property
     def workers(self) -> int:
-        """p."""
+        """Number p of workers."""
         return self.ranks.size
 
     def center(self) -> list[Tensor]:

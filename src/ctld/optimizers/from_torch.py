@@ -13,7 +13,7 @@ class _IgnoresLoss(TakesLoss):
     def step(  # type: ignore[override]
         self, closure: Closure | Loss | None = None, *, loss: Loss | None = None
     ) -> Loss | None:
-        """torch's step; returns the closure's value, or the loss."""
+        """Take torch's step; return the closure's value, or the loss."""
         closure, loss = told_apart(closure, loss)
         parent: Any = next(cls for cls in type(self).__mro__ if cls.__module__.startswith("torch.optim"))
         plain = parent.step

@@ -1,4 +1,4 @@
-"""Which parameters can be trained: real ones with values, each given once."""
+"""Check of parameters: those that can be trained are real, have values, and are given once each."""
 
 from itertools import chain
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a step of CTLD did: its energies, and a record for logs and diagnostics, no part of the state."""
+"""Record of a step of CTLD, with its energies: for logs and diagnostics, no part of the state."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ LastStep = tuple[float | None, float, Measured | None, float | None]
 
 
 class StepRecord(NamedTuple):
-    """What the last step did, for logs and diagnostics. In fine-tuning α is frozen, the ratio 1, the temperatures those of the
+    """Record of the last step, for logs and diagnostics. In fine-tuning α is frozen, the ratio 1, the temperatures those of the
     exploration before, and the rest None."""
 
     alpha: float | None
@@ -56,7 +56,7 @@ class ExploringGroups(NamedTuple):
 
     @classmethod
     def of(cls, groups: Sequence[Mapping[str, Any]], active: Active) -> "ExploringGroups":
-        """Return those of an optimizer's groups that explore."""
+        """Return the groups of an optimizer that explore."""
         found = []
         for number, (group, members) in enumerate(zip(groups, active.groups, strict=True)):
             if group["explore"]:
@@ -116,10 +116,10 @@ class Energies:
 
     @property
     def dimensions(self) -> int:
-        """How many elements moved."""
+        """Number of elements that moved."""
         return sum(group.elements for group in self._groups)
 
     @property
     def clamped(self) -> float:
-        """How many noise variances were clamped at zero."""
+        """Number of noise variances that were clamped at zero."""
         return sum(row[3] for row in self._sums)

@@ -132,7 +132,7 @@ def simulate(
     generator: np.random.Generator,
     observe: Callable[[ReferenceCTLD, Vector], Any],
 ) -> list[Any]:
-    """Run `steps` iterations on a potential θ ↦ (U, ∇U); returns what `observe(reference, r_before)` made of each."""
+    """Run `steps` iterations on a potential θ ↦ (U, ∇U); return what `observe(reference, r_before)` made of each."""
     records = []
     for _ in range(steps):
         U, grad_U = potential(reference.theta)

@@ -193,7 +193,7 @@ class Sampler(Resumable):
         super().zero_grad(set_to_none)
 
     def _needs_loss(self) -> bool:
-        """Return whether the next step reads the loss."""
+        """True if the next step reads the loss."""
         return self.reads_loss
 
     # ---- a step: gather, see, refuse, plan, run, settle ----
@@ -332,11 +332,11 @@ class Sampler(Resumable):
             raise mine or NonFiniteError("a gradient was not fit for a step and is now; the step was refused")
 
     def _reads_potential(self) -> bool:
-        """Return whether a step that reads the loss has to know the potential before it moves anything."""
+        """True if a step that reads the loss has to know the potential before it moves anything."""
         return True
 
     def _changes_ahead(self) -> bool:
-        """Return whether something else changes before the parameters do, so that a step has to be accepted first."""
+        """True if something else changes before the parameters do, so that a step has to be accepted first."""
         return True
 
     def _prior_here(self, active: Active, *, check: bool = False) -> float | None:
@@ -415,7 +415,7 @@ class Sampler(Resumable):
     # ---- parameters ----
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; may be done at any time. A group that is refused leaves the optimizer as it was."""
+        """Add a group; may be done at any time. A group that is refused leaves the optimizer as it was."""
         super().add_param_group(param_group)
         if not self._sharded and any(map(sharded, self.param_groups[-1]["params"])):
             self._sharded = True
@@ -430,7 +430,7 @@ class Sampler(Resumable):
             raise
 
     def _start(self, groups: list[dict[str, Any]]) -> None:
-        """Gives new groups their state; a subclass calls this at the end of its constructor."""
+        """Give new groups their state; a subclass calls this at the end of its constructor."""
         for group in groups:
             self._start_group(group)
         for index, group, parameter in self._enumerate():
@@ -440,10 +440,10 @@ class Sampler(Resumable):
         self._publish()
 
     def _start_group(self, group: dict[str, Any]) -> None:
-        """Fills in what a group needs before its parameters are initialized; nothing, in most."""
+        """Fill in what a group needs before its parameters are initialized; most methods need nothing."""
 
     def _check_group(self, group: dict[str, Any]) -> None:
-        """Refuses a group whose options are out of range; also at every step, since schedulers write them."""
+        """Refuse a group whose options are out of range; also at every step, since schedulers write them."""
         real("lr", group["lr"], at_least=0, below=1e30)  # more would not fit into float32
         real("weight_decay", group["weight_decay"], at_least=0)
         flag("maximize", group["maximize"])
@@ -456,11 +456,11 @@ class Sampler(Resumable):
             )
 
     def _sampled(self, group: dict[str, Any]) -> bool:
-        """Return whether the parameters of a group are in the potential."""
+        """True if the parameters of a group are in the potential."""
         return True
 
     def _check_groups(self) -> None:
-        """Checks every group whose options are others than those that passed last time."""
+        """Check every group whose options are others than those that passed last time."""
         for number, group in enumerate(self.param_groups):
             options = [group[name] for name in self._checked_options]
             if self._passed.get(number) != options:
@@ -470,7 +470,7 @@ class Sampler(Resumable):
                 self._passed[number] = None if any(isinstance(option, Tensor) for option in options) else options
 
     def _active(self) -> Active:
-        """Returns the parameters that have a gradient, by group."""
+        """Return the parameters that have a gradient, by group."""
         lists = [group["params"] for group in self.param_groups]
         active: Active | None = self._known.get("active")
         if active is None or not active.follow(lists, self.state):
@@ -480,7 +480,7 @@ class Sampler(Resumable):
         return active
 
     def _start_strangers(self) -> None:
-        """Starts parameters that have no state: other tools drop it, or put new parameters in place of ours."""
+        """Start parameters that have no state: other tools drop it, or replace parameters by new ones."""
         for index, group, parameter in self._enumerate():
             if parameter.grad is not None and not self.state.get(parameter):
                 self._sharded = self._sharded or sharded(parameter)
@@ -492,7 +492,7 @@ class Sampler(Resumable):
             self.state[parameter]["center"] = parameter.detach().to(momentum_dtype(parameter), copy=True)
 
     def _draw_momentum(self, momentum: Tensor, index: int, *, deviation: float) -> None:
-        """Draws the momentum that a parameter starts with; `index` is the parameter's."""
+        """Draw the momentum that a parameter starts with; `index` is the parameter's."""
         here, noise = local(momentum), Noise("gaussian", self.seed, index)
         thermostat(here, noise.like(here, INITIAL_MOMENTA, block(momentum)), deviation=deviation)
 
@@ -501,7 +501,7 @@ class Sampler(Resumable):
         return parameter.device
 
     def _unfit_gradient(self) -> NonFiniteError | None:
-        """Returns an error that names a gradient which is not fit for a step, if there is one."""
+        """Return an error that names a gradient which is not fit for a step, if there is one."""
         names = list(chain.from_iterable(group.get("param_names", ()) for group in self.param_groups))
         for index, _, parameter in self._enumerate():
             gradient = local(parameter.grad)
@@ -533,7 +533,7 @@ class Sampler(Resumable):
             self.ranks.name_differences(facts, device)
 
     def _facts(self, *, first: bool = False) -> Facts:
-        """Returns what has to be equal on all ranks; at a `first` look that is more, as it takes longer."""
+        """Return what has to be equal on all ranks; a `first` look compares more and takes longer."""
         group = self.param_groups[0]
         options = [[group.get(name) for name in self._checked_options] for group in self.param_groups]
         numbers = [
@@ -549,7 +549,7 @@ class Sampler(Resumable):
         return facts
 
     def _over_shards(self, rows: Sequence[Any]) -> list[Any]:
-        """Returns sums over all elements, from rows of sums over those that lie here; one reduction for all of them."""
+        """Return sums over all elements, from rows of sums over those that lie here; one reduction for all of them."""
         if not self._sharded or not rows:
             return list(rows)
         device = self._device()
@@ -558,7 +558,7 @@ class Sampler(Resumable):
         return list(self.ranks.sum(stacked))
 
     def _square_norm(self, parameters: list[Tensor]) -> float:
-        """Returns Σθ² over all elements."""
+        """Return Σθ² over all elements."""
         here = [local(parameter).detach() for parameter in parameters]
         if not self._sharded:
             return float(square_norm(here, here[0].device))
@@ -566,7 +566,7 @@ class Sampler(Resumable):
         return float(self.ranks.sum(square_norm(here, here[0].device, weights)))
 
     def _common_seed(self, seed: int | None) -> int:
-        """Returns the seed, drawn from torch's default generator if None; rank 0's on every rank."""
+        """Return the seed, drawn from torch's default generator if None; rank 0's on every rank."""
         if seed is None:
             seed = int(torch.randint(MAX_SEED, ()))
         seed = integer("seed", seed, at_least=0)

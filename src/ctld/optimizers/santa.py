@@ -97,7 +97,7 @@ class Santa(Sampler):
 
     @property
     def exploring(self) -> bool:
-        """Whether the next step injects noise."""
+        """True if the next step injects noise."""
         return self.clock.exploring
 
     def _plan(self, group: dict[str, Any]) -> AnyPlan:

@@ -112,7 +112,7 @@ def _fitting(name: str, method: Method, options: dict[str, Any]) -> dict[str, An
 
 
 def _options(optimizer: type) -> set[str]:
-    """What a constructor takes by keyword, including what it passes on to that of its base."""
+    """Return the keywords of a constructor, including those that it passes on to its base."""
     found: set[str] = set()
     for cls in (cls for cls in optimizer.__mro__ if "__init__" in vars(cls)):
         parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Which temperature fits the parameters: `temperature="auto"`, and a warning where rounding eats the noise.
+"""Temperature that fits the parameters: `temperature="auto"`, and a warning where rounding loses the noise.
 
 "auto" is the largest temperature whose noise does not swamp the initial parameters.
 During exploration a parameter that the data do not hold spreads by
@@ -35,7 +35,7 @@ class Temperature:
         self.value = 0.0 if self.automatic else real("temperature", value, at_least=0)
 
     def choose(self, value: float) -> None:
-        """Takes over the number that "auto" stands for."""
+        """Take over the number that "auto" stands for."""
         self.value, self.known = value, True
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def automatic_temperature(
 
 
 def _mean_square(parameters: list[Tensor], square_norm: Callable[[list[Tensor]], float]) -> float:
-    """Of the parameters with two or more dimensions, the weights; of all, if there are none or they are zero."""
+    """Return the mean square of parameters of two or more dimensions; of all, if there are none or they are zero."""
     for chosen in ([p for p in parameters if p.dim() >= 2], parameters):
         numel = sum(p.numel() for p in chosen)
         total = square_norm(chosen) if numel else 0.0
@@ -99,7 +99,7 @@ def _mean_square(parameters: list[Tensor], square_norm: Callable[[list[Tensor]],
 
 
 def warn_of_rounding(group: dict[str, Any], *, num_data: float, temperature: float) -> bool:
-    """Thermal motion that is smaller than a low-precision parameter's rounding is lost: say so, for the first such."""
+    """Warn of the first low-precision parameter whose thermal motion is lost, being smaller than the rounding."""
     move = math.sqrt(float(group["lr"]) * temperature / num_data)
     for parameter in group["params"]:
         if parameter.dtype in (torch.bfloat16, torch.float16) and move < rounding(parameter):
