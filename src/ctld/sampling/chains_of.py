@@ -46,7 +46,7 @@ def chains_of(
 
 
 def worth_compiling(wanted: bool | str, num_steps: int) -> bool:
-    """Return whether passes are to be compiled: as wanted, or by "auto" where the steps outweigh the time to compile."""
+    """True if passes are to be compiled: as wanted, or by "auto" where the steps outweigh the time to compile."""
     if wanted == "auto":
         return num_steps >= MANY_STEPS
     if not isinstance(wanted, bool):

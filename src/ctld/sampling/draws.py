@@ -1,4 +1,4 @@
-"""What a run of chains leaves: the draws, how far the chains agree, and how hot they were."""
+"""Draws of a run of chains, with their convergence and their temperatures."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Draws:
 
     @property
     def quantities(self) -> dict[str, Array]:
-        """What `convergence` looks at: predictions where there are some, else parameters, else projections."""
+        """Quantities that `convergence` looks at: predictions where there are some, else parameters, else projections."""
         if self.predictions is not None:
             return {"predictions": self.predictions}
         if self.parameters:

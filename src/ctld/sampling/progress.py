@@ -1,4 +1,4 @@
-"""How far a run of chains is: a bar where there is a terminal and `rich`, a plain line now and then elsewhere."""
+"""Progress of a run of chains: a bar where there is a terminal and `rich`, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 

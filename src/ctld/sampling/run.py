@@ -42,7 +42,7 @@ Sampler = str | Callable[[Any, float, int], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked for."""
+    """Plan of a run: the options that were asked for."""
 
     models: list[nn.Module]
     loss_fn: Callable[..., Tensor]
@@ -67,7 +67,7 @@ class Plan:
 
     @property
     def most_draws(self) -> int:
-        """Draws of each chain, if none is left out."""
+        """Number of draws of each chain, if none is left out."""
         return (self.num_steps - self.burn_in) // self.thin
 
     def settings(self, seed: int) -> dict[str, Any]:

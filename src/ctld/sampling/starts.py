@@ -1,4 +1,4 @@
-"""Where chains start: at the model, or at parameters that are drawn anew."""
+"""Starts of chains: at the model, or at parameters that are drawn anew."""
 
 from __future__ import annotations
 

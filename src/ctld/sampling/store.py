@@ -1,4 +1,4 @@
-"""Where draws go while a run lasts: arrays in memory, or files of a folder from which a killed run goes on.
+"""Store of draws during a run: arrays in memory, or files of a folder from which a killed run goes on.
 
     settings.json     what was asked for; a run that asks for something else is refused
     NAME.npy          one array for each quantity, (chains, draws, ...), written in place
