@@ -1,4 +1,4 @@
-"""Those of an optimizer's parameters that have a gradient, ready to take a step together."""
+"""Active parameters of an optimizer: those that have a gradient, ready to take a step together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -20,7 +20,7 @@ Alike = tuple[torch.device, torch.dtype, float]
 
 
 class ActiveGroup:
-    """Those of one group. Lists are in the order of its parameters."""
+    """Active parameters of one group. Lists are in the order of its parameters."""
 
     def __init__(self, state: Mapping[Tensor, dict[str, Any]]) -> None:
         self.owners: list[Tensor] = []
@@ -43,16 +43,16 @@ class ActiveGroup:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """What of the gradients lies here."""
+        """Gradients, or the parts of them that this process holds."""
         return [local(owner.grad) for owner in self.owners]
 
     @property
     def states(self) -> list[Any]:
-        """What of each parameter's state lies here."""
+        """State of each parameter, or the part of it that this process holds."""
         return [LocalState(self.state[owner]) if sharded(owner) else self.state[owner] for owner in self.owners]
 
     def part(self, places: Iterable[int]) -> Part:
-        """Returns what foreach.py needs of some of them."""
+        """Return what foreach.py needs of the parameters at these places."""
         places, gradients, states, momenta = list(places), self.gradients, self.states, self.momenta
         return Part(
             [self.parameters[place] for place in places],
@@ -65,7 +65,7 @@ class ActiveGroup:
         )
 
     def add(self, owner: Tensor, stream: int, ranks: int) -> None:
-        """Takes in a parameter that has a gradient, and finds out who can move it."""
+        """Take in a parameter that has a gradient, and find out who can move it."""
         parameter, gradient = local(owner), local(owner.grad)
         if gradient.layout != torch.strided:
             raise ValueError(
@@ -93,7 +93,7 @@ class ActiveGroup:
 
 
 class Active:
-    """All groups.
+    """Active parameters of all groups.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Active:
         self._fill_table()
 
     def follow(self, groups: Sequence[list[Tensor]], state: Mapping[Tensor, dict[str, Any]]) -> bool:
-        """Takes over this step's gradients, if nothing else has changed since the last; else returns False.
+        """Take over this step's gradients, if nothing else has changed since the last; else return False.
 
         The constructor's checks cost more than a step of ten thousand parameters. These are the ones that can turn out
         otherwise for tensors that passed them.
@@ -160,7 +160,7 @@ class Active:
         return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
 
     def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
-        """Gives the kernels of CPUs the buffers that a plan needs; a group with one that does not fit goes by torch."""
+        """Give the kernels of CPUs the buffers that a plan needs; a group with one that does not fit goes by torch."""
         group.buffers = buffers
         states = group.states
         for place in group.on_cpu:
@@ -178,7 +178,7 @@ class Active:
         return self.table.rows[self._rows[id(group)][place]]
 
     def _fill_table(self) -> None:
-        """Orders what the kernels of CPUs take by group, dtype and weight, in the order in which these first appear."""
+        """Order what the kernels of CPUs take by group, dtype and weight, in the order in which these first appear."""
         self.table = Table(len(self.groups))
         self._rows: dict[int, dict[int, int]] = {}
         for number, group in enumerate(self.groups):
@@ -218,7 +218,7 @@ class Active:
         self._list_buffers()
 
     def _list_buffers(self) -> None:
-        """Makes the list of buffers that rows point to, of which parameter and by what name; and where they lie."""
+        """Make the list of buffers that rows point to, of which parameter and by what name; and where they lie."""
         self._buffers: list[tuple[dict[str, Any], str]] = []
         self._there: list[int] = []
         for group in self.groups:
@@ -235,7 +235,7 @@ _address, _grad = Tensor.data_ptr, attrgetter("grad")
 
 
 def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
-    """Returns whether a kernel can take it: in one piece, of a dtype that they know, and no subclass of a tensor."""
+    """True if a kernel can take the tensor: in one piece, of a known dtype, and no subclass of a tensor."""
     dtype = parameter.dtype
     return (
         (triton.available() if parameter.is_cuda else parameter.is_cpu and native.stepper() is not None)
@@ -253,7 +253,7 @@ def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
 
 
 def fits(buffer: Tensor, parameter: Tensor) -> bool:
-    """Returns whether the kernels can take a buffer of an optimizer for a parameter that they can take."""
+    """True if the kernels can take a buffer of an optimizer for a parameter that they can take."""
     return (
         buffer.device == parameter.device
         and buffer.dtype is native.TYPES[parameter.dtype].momentum

@@ -81,7 +81,7 @@ class Alpha:
         temperature: float,
         loss: float,
     ) -> None:
-        """Writes what a step begins with; `loss` is the mean loss, negative where it is to grow."""
+        """Write what a step begins with; `loss` is the mean loss, negative where it is to grow."""
         numbers = alpha, momentum, mass, step_size, friction, normal, hamiltonian_variance, num_data, temperature, loss
         _STEP.pack_into(self._fields, _AT_STEP, *numbers)
 

@@ -1,4 +1,4 @@
-"""Carries out plans, of all groups at once, and returns their sums.
+"""Engine: carries out plans of all groups at once, and returns their sums.
 
 On CPUs that is one call of kernels.c, whatever the groups do; on GPUs one launch of Triton for each sweep, dtype and device;
 torch does the rest (foreach.py), and is the definition of all of it.
@@ -31,7 +31,7 @@ def run(
     refused: Tensor | None = None,
     alpha: Alpha | None = None,
 ) -> list[Sums] | None:
-    """Takes one step of all groups.
+    """Take one step of all groups.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def run(
 
 
 def finite(active: Active) -> bool | Tensor:
-    """Returns whether all gradients are fit for a step: neither NaN nor inf, nor so large that their squares are."""
+    """Return True if all gradients are fit for a step: no element is NaN or inf, or has an infinite square."""
     if active.table.units:
         library: Any = native.load()
         active.table.set_step(library.threads(), None, 0, 0, 0, True, 0)
@@ -112,7 +112,7 @@ def finite(active: Active) -> bool | Tensor:
 
 
 def square_norms(active: Active, *, check: bool = False) -> list[float] | None:
-    """Returns Σθ² of each group, by the weights of its parameters; None if gradients were to be looked at and are not fit."""
+    """Return Σθ² of each group, by the weights of its parameters; None if gradients were to be looked at and are not fit."""
     table = active.table
     if not active.native or not table.units:
         if check and not bool(finite(active)):
@@ -135,7 +135,7 @@ _NOBODY: dict[int, Any] = {}
 
 
 def _prepare(active: Active, number: int, plan: AnyPlan) -> None:
-    """Has the kernels know what a group does, and where the buffers lie that it needs."""
+    """Tell the kernels what a group does, and where the buffers that it needs lie."""
     group = active.groups[number]
     if isinstance(plan, Plan):
         buffers: tuple[str, ...] = ("scale",) if plan.scaled else ()
@@ -153,7 +153,7 @@ def _prepare(active: Active, number: int, plan: AnyPlan) -> None:
 
 
 def _count(active: Active, group: ActiveGroup, plan: AnyPlan) -> None:
-    """Tells the kernels of CPUs how many steps each parameter has had, where that matters."""
+    """Tell the kernels of CPUs how many steps each parameter has had, where that matters."""
     states = group.states
     for place in group.on_cpu:
         state, row = states[place], active.row(group, place)
@@ -171,7 +171,7 @@ def _counted(group: ActiveGroup, plan: AnyPlan) -> None:
 
 
 def _at_rest(group: ActiveGroup, plan: Any) -> Any:
-    """Returns the sums of a group that does not move, if they are wanted; by torch, since that is rare."""
+    """Return the sums of a group that does not move, if they are wanted; by torch, since that is rare."""
     if not plan.measure or not group.parameters:
         return NONE
     return _numbers(foreach.advance(group.part(range(len(group.parameters))), plan, None)[0])
@@ -183,7 +183,7 @@ def _moving(active: Active, resting: dict[int, Sums]) -> list[Tensor]:
 
 
 def _mixed(active: Active, number: int, plan: AnyPlan, noise: Noise | None, refused: Tensor | None) -> Sums:
-    """Moves what of a group the kernels of CPUs have left; returns the sums of all."""
+    """Move the rest of a group, which the kernels of CPUs have left; return the sums of all."""
     group = active.groups[number]
     there = _elsewhere(group, plan, noise, refused) if group.others or group.on_gpu else None
     if not isinstance(plan, Plan):
@@ -197,7 +197,7 @@ def _mixed(active: Active, number: int, plan: AnyPlan, noise: Noise | None, refu
 
 
 def _elsewhere(group: ActiveGroup, plan: AnyPlan, noise: Noise | None, refused: Tensor | None) -> list[Tensor]:
-    """Moves what the kernels of CPUs do not take; returns the sums of each sweep."""
+    """Move what the kernels of CPUs do not take; return the sums of each sweep."""
     made: list[list[Tensor]] = []
     others = group.others
     for (_, _, weight), places in group.on_gpu.items():
@@ -219,5 +219,5 @@ def _added(here: Sums, there: Tensor) -> Tensor:
 
 
 def _numbers(sums: Any) -> Any:
-    """Returns numbers, if they are on the CPU."""
+    """Return a tensor on the CPU as numbers, and any other as it is."""
     return tuple(sums.tolist()) if isinstance(sums, Tensor) and sums.is_cpu else sums

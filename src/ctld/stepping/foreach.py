@@ -21,21 +21,21 @@ from ctld.stepping.sweep import SECOND_NOISE, AnyPlan, Plan, PsgldPlan, SantaPla
 
 
 class Noise(NamedTuple):
-    """Which noise: of this kind, under this seed, at this step."""
+    """Noise of one kind, under one seed, at one step."""
 
     kind: str
     seed: int
     step: int
 
     def like(self, tensor: Tensor, stream: int, block: Block) -> Tensor:
-        """Returns the numbers of a stream for the elements of a tensor, flat, row-major; `block` says which they are."""
+        """Return the numbers of a stream for the elements of a tensor, flat, row-major; `block` says which they are."""
         made = [self.numbers(stream, count, offset=first, like=tensor) for first, count in block.runs]
         if len(made) == 1:
             return made[0]
         return torch.cat(made) if made else torch.empty(0, dtype=tensor.dtype, device=tensor.device)
 
     def numbers(self, stream: int, count: int, *, like: Tensor, offset: int = 0) -> Tensor:
-        """Returns so many numbers of a stream, of the dtype and on the device of a tensor."""
+        """Return a count of numbers of a stream, of the dtype and on the device of a tensor."""
         options: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
         return noise.numbers(self.kind, self.seed, self.step, stream, count, offset=offset, **options)
 
@@ -55,7 +55,7 @@ class Part:
 
 @torch.no_grad()
 def advance(part: Part, plan: AnyPlan, noise: Noise | None) -> list[Tensor]:
-    """Carries a plan out; returns the sums of each sweep, those of one row of zeros where there is nothing to measure."""
+    """Carry a plan out; return the sums of each sweep, those of one row of zeros where there is nothing to measure."""
     if isinstance(plan, PsgldPlan):
         return [_psgld(part, plan, noise)]
     if isinstance(plan, SantaPlan):
@@ -64,12 +64,12 @@ def advance(part: Part, plan: AnyPlan, noise: Noise | None) -> list[Tensor]:
 
 
 def momentum_dtype(parameter: Tensor) -> torch.dtype:
-    """Returns float64 for float64 parameters, else float32: bfloat16 would lose a momentum's small changes."""
+    """Return float64 for float64 parameters, else float32: bfloat16 would lose a momentum's small changes."""
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
 def total_gradients(parameters: list[Tensor], gradients: list[Tensor], *, decay: float, ascend: bool) -> list[Tensor]:
-    """Returns ∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
+    """Return ∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
     gradients = [g.to(momentum_dtype(p)) for p, g in zip(parameters, gradients, strict=True)]
     if ascend:
         gradients = list(torch._foreach_neg(gradients))
@@ -77,7 +77,7 @@ def total_gradients(parameters: list[Tensor], gradients: list[Tensor], *, decay:
 
 
 def thermostat(momentum: Tensor, noise: Tensor, *, deviation: float | Tensor) -> None:
-    """Does p ← p + deviation·ε; `noise` is flat, in the row-major order of the parameter's elements."""
+    """Do p ← p + deviation·ε; `noise` is flat, in the row-major order of the parameter's elements."""
     noise = noise.view(momentum.shape)
     if isinstance(deviation, Tensor):
         momentum.addcmul_(noise, deviation)
@@ -86,7 +86,7 @@ def thermostat(momentum: Tensor, noise: Tensor, *, deviation: float | Tensor) ->
 
 
 def drift(parameters: list[Tensor], momenta: list[Tensor], *, step: float) -> None:
-    """Does θ ← θ + step·p."""
+    """Do θ ← θ + step·p."""
     if all(p.dtype == m.dtype for p, m in zip(parameters, momenta, strict=True)):
         torch._foreach_add_(parameters, momenta, alpha=step)
     else:
@@ -95,13 +95,13 @@ def drift(parameters: list[Tensor], momenta: list[Tensor], *, step: float) -> No
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """Returns float64, in which sums over millions of elements are exact enough for an energy; float32 where there is none."""
+    """Return float64, in which sums over millions of elements are exact enough for an energy; float32 where there is none."""
     return torch.float64 if device.type in ("cpu", "cuda", "meta") or _has_float64(device) else torch.float32
 
 
 @cache
 def _has_float64(device: torch.device) -> bool:
-    """Returns whether a device can add in float64, by trying: Apple's cannot, and some of Intel's."""
+    """True if a device can add in float64, by trying: Apple's cannot, and some of Intel's."""
     try:
         return float(torch.ones(2, dtype=torch.float64, device=device).sum()) == 2.0
     except (RuntimeError, TypeError, AssertionError):
@@ -109,7 +109,7 @@ def _has_float64(device: torch.device) -> bool:
 
 
 def square_norm(tensors: Sequence[Tensor], device: torch.device, weights: Sequence[float] | None = None) -> Tensor:
-    """Returns Σ w‖x‖² as one number of `wide_dtype` that stays on `device`; every w is 1, if they are left out."""
+    """Return Σ w‖x‖² as one number of `wide_dtype` that stays on `device`; every w is 1, if they are left out."""
     dtype = wide_dtype(device)
     chosen = [(tensor, w) for tensor, w in zip(tensors, weights or [1.0] * len(tensors), strict=True) if tensor.numel()]
     if not chosen:
@@ -123,14 +123,14 @@ def square_norm(tensors: Sequence[Tensor], device: torch.device, weights: Sequen
 
 
 def rounding(parameter: Tensor) -> float:
-    """Returns half the gap between neighbouring numbers at the parameter's typical size: smaller changes are lost."""
+    """Return half the gap between neighbouring numbers at the parameter's typical size: smaller changes are lost."""
     here = local(parameter).detach()
     size = math.sqrt(float(square_norm([here], here.device)) / max(here.numel(), 1))
     return 0.5 * torch.finfo(parameter.dtype).eps * size
 
 
 def finite(gradients: list[Tensor]) -> Tensor | bool:
-    """Returns whether no element is NaN, inf, or so large that its square is not; left on the device if it was found there."""
+    """Return True if no element is NaN, inf, or has an infinite square; the answer stays on the device where it was found."""
     gradients = [gradient for gradient in gradients if gradient.numel()]
     if not gradients:
         return True
@@ -140,7 +140,7 @@ def finite(gradients: list[Tensor]) -> Tensor | bool:
 
 
 def largest(dtype: torch.dtype) -> float:
-    """Returns what elements of gradients must be below, lest sums of their squares overflow."""
+    """Return the bound on elements of gradients below which sums of their squares do not overflow."""
     return 2.0 ** int(CONSTANTS["LARGEST_FLOAT64" if dtype == torch.float64 else "LARGEST_FLOAT32"])
 
 
@@ -181,7 +181,7 @@ def _sweep(part: Part, plan: Plan, sweep: Sweep, noise: Noise | None) -> Tensor:
 
 
 def _rest(part: Part, plan: Plan) -> Tensor:
-    """Returns the sums of a step that is not taken; there is none before it, so no mid-step momentum."""
+    """Return the sums of a step that is not taken; there is none before it, so no mid-step momentum."""
     device = part.parameters[0].device
     prior = square_norm(part.parameters, device, part.weights)
     scales = _scales(part) if plan.scaled else None
@@ -239,12 +239,12 @@ def _santa(part: Part, plan: SantaPlan, noise: Noise | None) -> Tensor:
 
 
 def _scales(part: Part) -> list[Tensor]:
-    """Returns s of each parameter, in the dtype of the momenta."""
+    """Return s of each parameter, in the dtype of the momenta."""
     return [state["scale"].to(momentum_dtype(p)) for p, state in zip(part.parameters, part.states, strict=True)]
 
 
 def _in_units_of(momenta: list[Tensor], scales: list[Tensor] | None) -> list[Tensor]:
-    """Returns p/√s, whose squares are energies."""
+    """Return p/√s, whose squares are energies."""
     return momenta if scales is None else list(torch._foreach_div(momenta, torch._foreach_sqrt(scales)))
 
 

@@ -40,7 +40,7 @@ def euler(
     compensate: bool = False,
     scaled: bool = False,
 ) -> Plan:
-    """Returns the plan of the paper's scheme; `variance` is τ."""
+    """Return the plan of the paper's scheme; `variance` is τ."""
     injected = 2.0 * (1.0 - momentum) * variance
     scale = before * after  # both after the drift, which is by the momenta as they were
     root = math.sqrt(lr)
@@ -59,7 +59,7 @@ def baoab(
     compensate: bool = False,
     scaled: bool = False,
 ) -> Plan:
-    """Returns the plan of the splitting; `variance` is τ.
+    """Return the plan of the splitting; `variance` is τ.
 
     On the step, between two half kicks, u² is too small. It is read where it is not: before the refreshment and after it, which
     by reversal of time have the same law, on a Gaussian with variance τ at any stable step. Their mean scatters less.
@@ -84,7 +84,7 @@ def ubu(
     compensate: bool = False,
     scaled: bool = False,
 ) -> Plan:
-    """Returns the plan of free motion between kicks; `variance` is τ."""
+    """Return the plan of free motion between kicks; `variance` is τ."""
     _refuse(compensate, "ubu")
     kick, motion = kick_of("ubu", lr, momentum), FreeMotion.over(momentum)
     scale, root = before * after, math.sqrt(variance)
@@ -96,12 +96,12 @@ def ubu(
 
 @lru_cache(maxsize=256)
 def sgd(lr: float, momentum: float, *, decay: float = 0.0, ascend: bool = False) -> Plan:
-    """Returns SGD with momentum as torch does it, to the last bit; the buffer holds torch's −v/lr."""
+    """Return SGD with momentum as torch does it, to the last bit; the buffer holds torch's −v/lr."""
     return Plan((Sweep(momentum, 1.0, -lr),), decay, ascend)
 
 
 def rest(*, decay: float = 0.0, scaled: bool = False) -> Plan:
-    """Returns the plan of a group that does not move; its energies are measured."""
+    """Return the plan of a group that does not move; its energies are measured."""
     return Plan((), decay, measure=True, scaled=scaled)
 
 
@@ -120,7 +120,7 @@ def planned(
     compensate: bool = False,
     scaled: bool = False,
 ) -> Plan:
-    """Returns the plan of an integrator, the same object for the same numbers: most steps repeat those of the last.
+    """Return the plan of an integrator, the same object for the same numbers: most steps repeat those of the last.
 
     Not where momenta are multiplied: those numbers do not come again.
     """
@@ -151,7 +151,7 @@ class FreeMotion:
     @classmethod
     @lru_cache(maxsize=64)
     def over(cls, momentum: float) -> "FreeMotion":
-        """Returns the motion for a step that keeps this share of the momentum."""
+        """Return the motion for a step that keeps this share of the momentum."""
         length = -math.log(momentum)
         reach, lost = (1.0 - momentum) / length, 1.0 - momentum**2
         wander = (2.0 * length - 3.0 + 4.0 * momentum - momentum**2) / length**2
@@ -163,14 +163,14 @@ class FreeMotion:
 
 
 def kick_of(integrator: str, lr: float, momentum: float) -> float:
-    """Returns k, with which lr and momentum mean what they mean in SGD."""
+    """Return k, with which lr and momentum mean what they mean in SGD."""
     if integrator == "ubu":
         return math.sqrt(lr * -math.log(momentum) / (1.0 - momentum)) if momentum else 0.0
     return math.sqrt(2.0 * lr / (1.0 + momentum))
 
 
 def buffer_unit(integrator: str, lr: float, momentum: float) -> float:
-    """Returns what u is a multiple of, in torch's −b: SGD goes on with the velocity that the last step had."""
+    """Return the unit of u in torch's −b: SGD goes on with the velocity that the last step had."""
     return math.sqrt(lr) if integrator == "euler" else momentum * kick_of(integrator, lr, momentum)
 
 

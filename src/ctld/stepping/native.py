@@ -114,7 +114,7 @@ class Library:
         self.threads = lambda: 1
 
     def numbers(self, kind: str, seed: int, step: int, stream: int, offset: int, numel: int) -> Tensor:
-        """Returns elements `offset` to `offset + numel` of a stream, in float32."""
+        """Return elements `offset` to `offset + numel` of a stream, in float32."""
         # Not on torch's default device, whatever it is: C writes to it.
         made = torch.empty(numel, dtype=torch.float32, device="cpu")
         self._numbers(self.level, KINDS[kind], seed, step, stream, offset, numel, made.data_ptr())
@@ -130,13 +130,13 @@ class Library:
         height: float,
         scale: float,
     ) -> None:
-        """Does values += height·exp(−scale·(nodes − centre)²), from element `first` to `last`."""
+        """Do values += height·exp(−scale·(nodes − centre)²), from element `first` to `last`."""
         self._add_hill(address(values), address(nodes), first, last, centre, height, scale)
 
 
 @cache
 def load() -> Library | None:
-    """Returns the library, or None."""
+    """Return the library, or None."""
     try:
         library = Library(ctypes.CDLL(str(LIBRARY)))
     except (OSError, AttributeError) as error:
@@ -153,7 +153,7 @@ def load() -> Library | None:
 
 @cache
 def stepper() -> Library | None:
-    """Returns the library, if its steps are SGD's to the last bit: torch must round a·b + c once, as the kernels do."""
+    """Return the library, if its steps are SGD's to the last bit: torch must round a·b + c once, as the kernels do."""
     x = torch.linspace(0.1, 1.0, 67, dtype=torch.float32, device="cpu")
     factor = torch.tensor(0.1, dtype=torch.float32, device="cpu").double()
     fused = (x.double() + factor * x.flip(0).double()).float()
@@ -161,12 +161,12 @@ def stepper() -> Library | None:
 
 
 def address(values: "array[int] | array[float]") -> int:
-    """Returns where an array's elements begin."""
+    """Return where an array's elements begin."""
     return values.buffer_info()[0]
 
 
 def _remedy() -> str:
-    """Returns what to do about a missing library, by what the build has left to read."""
+    """Return what to do about a missing library, by what the build has left to read."""
     try:
         return FAILURE.read_text(encoding="utf-8").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether tensors are still of the kind that they were: type, dtype, device, sizes and strides.
+"""Check that tensors are still of the kind that they were: type, dtype, device, sizes and strides.
 
 `torch.compile` asks the same before each call, of all tensors at once and in C; one by one, from Python, that takes as long as
 a small step. Where torch has no such guard they are asked one by one; also where it says no, since it goes by autocast and the
@@ -24,7 +24,7 @@ class SameKind:
         self._guard = _guard_of(tensors)
 
     def __call__(self, tensors: Sequence[Any]) -> bool:
-        """Returns whether each of as many tensors is of the kind of the one in its place, and in one piece."""
+        """True if each tensor is of the kind of the one in its place and in one piece, and there are as many."""
         return self._guard(*tensors) or (
             [*map(type, tensors)] == self._types
             and [*map(_dtype, tensors)] == self._dtypes
@@ -35,7 +35,7 @@ class SameKind:
 
 
 def _guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
-    """Returns torch's guard; one that always says no, where there is none, or not for these tensors."""
+    """Return torch's guard; one that always says no, where there is none, or not for these tensors."""
     try:
         from torch._C._dynamo.guards import TensorGuards  # private: it may go, or change what it takes
 

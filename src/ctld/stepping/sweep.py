@@ -1,4 +1,4 @@
-"""What one group of parameters does in a step, as numbers: no tensors, no devices.
+"""Plans: the step of one group of parameters as numbers, without tensors or devices.
 
 A sweep is one pass over memory,
 
@@ -53,7 +53,7 @@ class Reading(NamedTuple):
     """Divisor of the second sweep's."""
 
     def __call__(self, rows: Sequence[Any]) -> Sums:
-        """Returns the four sums."""
+        """Return the four sums."""
         if self.kind == "only":
             made: Sums = rows[0]
             return made

@@ -40,17 +40,17 @@ WARPS = 8  # so that a thread has eight elements; 40 to 70 registers by Triton 3
 
 
 def available() -> bool:
-    """Returns whether Triton is installed."""
+    """True if Triton is installed."""
     return triton_kernel.kernel() is not None
 
 
 def advance(part: Part, plan: Plan, noise: Noise | None, *, refused: Tensor | None = None) -> list[Tensor]:
-    """Carries a plan out on tensors of one dtype on one device; returns the sums of each sweep, which stay there."""
+    """Carry a plan out on tensors of one dtype on one device; return the sums of each sweep, which stay there."""
     return [_sweep(part, plan, sweep, noise, refused) for sweep in plan.sweeps]
 
 
 def _sweep(part: Part, plan: Plan, sweep: Sweep, noise: Noise | None, refused: Tensor | None) -> Tensor:
-    """Those whose gradients have been seen equally often go together."""
+    """Take one sweep; parameters whose gradients were seen equally often go together."""
     if noise is None or not (sweep.deviation or plan.compensation is not None):
         name: tuple[str | None, int, int] = (None, 0, 0)
     else:
@@ -122,7 +122,7 @@ def launch(
     measure: bool = False,
     refused: Tensor | None = None,
 ) -> Tensor:
-    """Takes one sweep.
+    """Take one sweep.
 
     Parameters
     ----------
@@ -219,5 +219,5 @@ def _queue(device: torch.device) -> int:
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """On the device, without waiting for it; torch keeps pinned memory until it has been read."""
+    """Send to the device without waiting for it; torch keeps pinned memory until it has been read."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

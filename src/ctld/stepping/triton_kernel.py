@@ -37,7 +37,7 @@ _DEVICE_FUNCTIONS: list[Callable[..., Any]] = []
 
 
 def _device(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks what `kernel` hands to `triton.jit`."""
+    """Mark what `kernel` hands to `triton.jit`."""
     _DEVICE_FUNCTIONS.append(function)
     return function
 
@@ -115,7 +115,7 @@ def _root(x: tl.tensor) -> tl.tensor:
 
 @_device
 def _rounded(x: tl.tensor, TYPE: tl.constexpr) -> tl.tensor:
-    """To nearest, ties to even. Of bfloat16 by hand, since Triton's own conversion truncates in the interpreter."""
+    """Round to nearest, ties to even; bfloat16 by hand, since Triton's own conversion truncates in the interpreter."""
     if TYPE == tl.bfloat16:  # noqa: SIM300
         bits = x.to(tl.uint32, bitcast=True)
         bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -127,7 +127,7 @@ def _rounded(x: tl.tensor, TYPE: tl.constexpr) -> tl.tensor:
 def _column(
     row: tl.tensor, number: tl.constexpr, first: tl.tensor, TYPE: tl.constexpr, ALIGNED: tl.constexpr
 ) -> tl.tensor:
-    """Returns where a chunk begins in one of a row's tensors."""
+    """Return where a chunk begins in one of a row's tensors."""
     start = tl.load(row + number).to(tl.pointer_type(TYPE), bitcast=True)
     if ALIGNED:
         start = tl.multiple_of(start, 16)
@@ -141,7 +141,7 @@ def _factor(table: tl.tensor, number: tl.constexpr, REAL: tl.constexpr) -> tl.te
 
 @_device
 def _read(place: tl.tensor, inside: tl.tensor, WHOLE: tl.constexpr) -> tl.tensor:
-    """Zero beyond the tensor's end. A mask, even one that is true throughout, would cut a load of four elements into four."""
+    """Read a chunk, zero beyond the tensor's end. Even a mask that is true throughout would cut a load of four into four."""
     return tl.load(place) if WHOLE else tl.load(place, inside, 0.0)
 
 
@@ -284,7 +284,7 @@ def _step(
 
 @cache
 def kernel() -> Any:
-    """Returns `_step`, ready to launch, or None without Triton."""
+    """Return `_step`, ready to launch, or None without Triton."""
     try:
         triton, language = import_module("triton"), import_module("triton.language")
     except ImportError:
