@@ -22,11 +22,11 @@ class AdaptedTemperature(TemperatureControl):
 
     @property
     def mean_temperature_ratio(self) -> float:
-        """Returns what it will be at most: by this T is chosen."""
+        """Return the highest value that the ratio will have, by which T is chosen."""
         return 1.0
 
     def change(self, factor: float) -> None:
-        """Multiplies the ratio by `factor`, and keeps it at 1 or below."""
+        """Multiply the ratio by `factor`, and keep it at 1 or below."""
         self._ratio = min(self._ratio * real("factor", factor, above=0), 1.0)
 
     def state_dict(self) -> dict[str, Any]:

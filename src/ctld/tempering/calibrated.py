@@ -114,33 +114,33 @@ class CalibratedTempering(TemperatureControl):
 
     @property
     def warm_up_steps(self) -> int:
-        """How long the warm-up takes, as far as is known: while it lasts, it may have to be longer."""
+        """Number of steps of the warm-up, as far as is known; it may grow while the warm-up lasts."""
         return self._warm_up.until
 
     @property
     def warming_up(self) -> bool:
-        """Whether α rests at 0 as yet."""
+        """True while α rests at 0, in the warm-up."""
         return not self._warm_up.over
 
     @property
     def half_trips(self) -> int:
-        """How often α has travelled between cold and hot."""
+        """Number of times that α has travelled between cold and hot."""
         return self._trips.count
 
     @property
     def promised_half_trips(self) -> float:
-        """How many half-trips there should have been by now."""
+        """Number of half-trips that there should have been by now."""
         return self._trips.promised(self.steps) if self._warm_up.over else 0.0
 
     @property
     def warned(self) -> bool:
-        """Whether it has said so far that half-trips stay away or will not fit, or that the warm-up could not tell."""
+        """True if a warning was given: half-trips stay away or will not fit, or the warm-up could not tell."""
         return self._trips.warned
 
     # ---- a step ----
 
     def prepare(self, exploration: Exploration) -> None:
-        """Hear how long there is. Neither η nor the number drawn matters: α has its own clock."""
+        """Learn how long the exploration is. Neither η nor the number drawn matters: α has its own clock."""
         if self._taken:
             raise ValueError("this tempering serves an optimizer already; build one for each optimizer")
         if exploration.noise_compensation:
@@ -263,7 +263,7 @@ class CalibratedTempering(TemperatureControl):
             )
 
     def _promise(self) -> None:
-        """Have the trips know how long one takes: Γℓ²/2 steps, and what α of this mass would take if U were constant."""
+        """Tell the trips how long one takes: Γℓ²/2 steps, and what α of this mass would take if U were constant."""
         assert self.depth is not None
         memory = 0.5 + _FORGETTING / (1.0 - _FORGETTING)
         alone = 0.5 * self.edge**2 * self.mass / memory

@@ -1,4 +1,4 @@
-"""What an optimizer asks of whatever moves the temperature: a base class whose defaults do nothing.
+"""Base class of everything that moves the temperature for an optimizer; its defaults do nothing.
 
 A tempering brackets the step of the parameters. `begin` comes first and says at which 1/g(α) the step is taken and by what
 momenta are multiplied on the way; `end` comes last and hears the Hamiltonian H. The paper's α moves in `end`; the calibrated
@@ -42,7 +42,7 @@ class Leg(NamedTuple):
 
 
 class Exploration(NamedTuple):
-    """What an optimizer tells a tempering about the run, once, before the first step."""
+    """Exploration of a run, as an optimizer describes it to a tempering, once, before the first step."""
 
     step_size: float
     """η = sqrt(lr/N) at the initial lr of the first group that explores."""
@@ -80,7 +80,7 @@ class TemperatureControl(ABC):
         return self.temperature_ratio
 
     def prepare(self, exploration: Exploration) -> None:
-        """Hear about the run; called once, by the one optimizer that this serves. May raise an error."""
+        """Learn about the run; called once, by the one optimizer that this serves. May raise an error."""
 
     def begin(self, potential: float | None, normal: float) -> Leg:
         """Say how the step is taken.
@@ -95,7 +95,7 @@ class TemperatureControl(ABC):
         return Leg(self.temperature_ratio)
 
     def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> float | None:
-        """Hear what the step found; returns h, the force on α, if there is one.
+        """Take in what the step found; return h, the force on α, if there is one.
 
         Parameters
         ----------
@@ -116,14 +116,14 @@ class TemperatureControl(ABC):
         return None
 
     def take_back(self) -> float | None:
-        """Hear that the kernel has taken the step that was handed over; returns h."""
+        """Take note that the kernel has taken the step that was handed over; return h."""
         return None
 
     def restart(self) -> None:
-        """Hear that a new cycle begins."""
+        """Take note that a new cycle begins."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes: numbers, strings and tensors by name."""
+        """Return everything that changes: numbers, strings and tensors by name."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ def diverged(hamiltonian: float) -> str:
 
 
 def checked_control(tempering: Any) -> TemperatureControl:
-    """Returns `tempering`, if an optimizer can use it."""
+    """Return `tempering`, if an optimizer can use it."""
     if not isinstance(tempering, TemperatureControl):
         raise TypeError(
             f"tempering = {tempering!r} is none; give Tempering.paper(...), .calibrated(), .driven(period), .constant(), or "

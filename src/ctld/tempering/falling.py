@@ -7,7 +7,7 @@ from ctld.tempering.control import TemperatureControl
 
 
 def falling_ratio(step: int, steps: int, hot: float, cold: float) -> float:
-    """Returns hot·(cold/hot)^(step/(steps − 1)): `hot` at step 0, `cold` at the last of `steps` and afterwards."""
+    """Return hot·(cold/hot)^(step/(steps − 1)): `hot` at step 0, `cold` at the last of `steps` and afterwards."""
     if steps == 1 or step >= steps - 1:
         return cold
     return float(hot * (cold / hot) ** (step / (steps - 1)))
@@ -38,21 +38,21 @@ class FallingTemperature(TemperatureControl):
 
     @property
     def temperature_ratio(self) -> float:
-        """What multiplies T in the next step."""
+        """Factor on T in the next step."""
         return falling_ratio(self.steps, self.fall_steps, self.hot, self.cold)
 
     @property
     def mean_temperature_ratio(self) -> float:
-        """Returns the mean over one fall."""
+        """Return the mean ratio over one fall."""
         ratios = (falling_ratio(step, self.fall_steps, self.hot, self.cold) for step in range(self.fall_steps))
         return sum(ratios) / self.fall_steps
 
     def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> None:
-        """Goes to the next entry of the timetable; there is no force."""
+        """Go to the next entry of the timetable; there is no force."""
         self.steps += 1
 
     def restart(self) -> None:
-        """Goes back to `hot`, where a cycle begins."""
+        """Go back to `hot`, where a cycle begins."""
         self.steps = 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What calibrated tempering expects U/T to be: its mean at each α."""
+"""Means of U/T at each α, as calibrated tempering expects them."""
 
 from typing import Protocol
 
@@ -11,7 +11,7 @@ _FIT_PERIOD = 20
 
 
 class _Scaling(Protocol):
-    """What the means need to know of g."""
+    """Properties of g that the means need."""
 
     plateau: float
     edge: float

@@ -185,7 +185,7 @@ class Tempering(TemperatureControl):
         return Leg(1.0 / self.scaling.value(self.alpha))
 
     def end(self, hamiltonian: float, normal: float, hamiltonian_variance: float = 0.0) -> float:
-        """Move α and r_α by one step; returns h, the force on α.
+        """Move α and r_α by one step; return h, the force on α.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class Tempering(TemperatureControl):
         return made
 
     def take_back(self) -> float:
-        """Take over α, r_α and the hills from the kernel; returns h."""
+        """Take over α, r_α and the hills from the kernel; return h."""
         assert self._handed is not None
         alpha, momentum, _, hamiltonian, force, clamped = self._handed[1].outcome
         if not math.isfinite(hamiltonian):
@@ -264,7 +264,7 @@ class Tempering(TemperatureControl):
         return force
 
     def state_dict(self) -> dict[str, Any]:
-        """Numbers and tensors only. A value not known yet is NaN."""
+        """Return numbers and tensors only. A value not known yet is NaN."""
         state: dict[str, Any] = {
             name: math.nan if getattr(self, name) is None else getattr(self, name) for name in _NUMBERS
         }

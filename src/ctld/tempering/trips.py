@@ -1,4 +1,4 @@
-"""How often α travels between cold and hot, beside how often it was to."""
+"""Trips of α between cold and hot, compared with the number that was promised."""
 
 from collections.abc import Sequence
 
@@ -26,16 +26,16 @@ class Trips:
         self._begin, self._length, self._end, self._next_look = 0, 1.0, 0, 0
 
     def promise(self, *, begin: int, length: float, end: int) -> None:
-        """Hear that from step `begin` on a half-trip should take `length` steps; all is over at `end`, 0 if nobody knows."""
+        """Expect half-trips of `length` steps from step `begin` on; all is over at `end`, 0 if that is unknown."""
         self._begin, self._length, self._end = begin, length, end
         self._plan(begin)
 
     def promised(self, step: int) -> float:
-        """Return how many there should have been by a step."""
+        """Return how many half-trips there should have been by a step."""
         return max(step - self._begin, 0) / self._length
 
     def visit(self, place: float, step: int) -> bool:
-        """Take in |α| at a step; whether it is time to look."""
+        """Take in |α| at a step; return True if it is time to look."""
         if self.hot:
             if place <= self._cold:
                 self.hot, self.count = False, self.count + 1
@@ -44,7 +44,7 @@ class Trips:
         return step >= self._next_look
 
     def look(self, step: int) -> str | None:
-        """Return what is to be said, once, of trips that stay away; None if nothing is."""
+        """Return a warning, once, if half-trips stay away; else None."""
         self._plan(step)
         promised, over = self.promised(step), step == self._end
         missed = promised >= _LOOK and self.count < _MISSED * promised and not self._missed
@@ -55,7 +55,7 @@ class Trips:
         return f"{self.count} half-trips in {step - self._begin} steps, where {promised:.3g} were promised"
 
     def made_up(self, step: int) -> bool:
-        """Return whether there are enough at the end, of which somebody was warned that there might not be."""
+        """True if at the end there are enough half-trips after all, although a warning was given."""
         return step == self._end and self.warned and self.count >= TRIPS
 
     def _plan(self, step: int) -> None:
@@ -66,7 +66,7 @@ class Trips:
 
     @property
     def numbers(self) -> list[float]:
-        """What has been said: the rest follows from the calibration."""
+        """Numbers that say which warnings were given; the rest follows from the calibration."""
         return [float(self.warned), float(self._missed)]
 
     def go_on(self, count: int, hot: bool, said: Sequence[float], step: int) -> None:

@@ -69,7 +69,7 @@ class SharedMetadynamics(Metadynamics):
 
     @staticmethod
     def _refuse_twins(numbers: Sequence[float]) -> None:
-        """Numbers that independent noise has made are not equal."""
+        """Raise an error if two walkers have equal numbers, which independent noise does not make."""
         common, count = Counter(numbers).most_common(1)[0]
         if count > 1:
             who = ", ".join(str(walker) for walker, number in enumerate(numbers) if number == common)
@@ -78,7 +78,7 @@ class SharedMetadynamics(Metadynamics):
             )
 
     def _gather(self, *numbers: float) -> list[list[float]]:
-        """A row for each walker."""
+        """Return a row for each walker."""
         device = "cuda" if dist.get_backend(self._walkers) == "nccl" else "cpu"
         mine = torch.tensor(numbers, dtype=torch.float64, device=device)
         everyone = [torch.empty_like(mine) for _ in range(self.num_walkers)]

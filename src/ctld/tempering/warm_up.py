@@ -1,4 +1,4 @@
-"""What calibrated tempering learns of U/T while α rests at 0, and for how long it has to rest.
+"""Warm-up of calibrated tempering: what U/T is like while α rests at 0, and how long α has to rest.
 
 The last window of the warm-up counts: at first its second half, from `steps`/2 to `steps`. What is slower than a window cannot
 be seen in it, neither its variance nor its time. So another follows, as long as all before it, up to a bound, where one holds
@@ -19,7 +19,7 @@ _FEWEST = 20  # what noise hides is taken to be correlated over so many times le
 
 
 class Seen(NamedTuple):
-    """What is known of U/T at g = 1."""
+    """Statistics of U/T at g = 1."""
 
     mean: float
     variance: float
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
     @property
     def enough(self) -> bool:
-        """Whether the window holds many correlation times, and another would say the same."""
+        """True if the window holds many correlation times and another would say the same."""
         return self.settled and self.steps >= MANY * self.correlation_time
 
     @property
@@ -143,7 +143,7 @@ class WarmUp:
         return self._noise
 
     def interrupt(self) -> None:
-        """What comes next does not follow on what was seen last: no difference is to span the gap."""
+        """Forget the last values: the next ones do not follow on them, and no difference may span the gap."""
         self._last = (math.nan, math.nan)
 
     @property
@@ -153,7 +153,7 @@ class WarmUp:
         return self._result
 
     def _close_window(self) -> None:
-        """The window is full: it is enough, or another follows, unless that would have to be shorter than this one."""
+        """Close the full window: it is enough, or another follows, unless that would have to be shorter than this one."""
         seen = self._statistics()
         longer = min(2 * self.until, self.at_most)
         if seen.enough or longer - self.until < self.until - self._begin:
