@@ -1,4 +1,4 @@
-"""What a temperature that is wrong says about the settings, and which knob to turn."""
+"""Advice on a wrong temperature: its likely cause in the settings, and the option to change."""
 
 import math
 
@@ -11,7 +11,7 @@ MEMORIES = 4.0  # of the kinetic energy, 1/(1 − momentum) steps, in a batch
 
 
 def kinetic_share(integrator: str, momentum: float) -> float:
-    """How much of the minibatches' heat the kinetic thermometer sees, which reads momenta before or after it has come in."""
+    """Return the share of the minibatches' heat in the kinetic temperature: momenta are read before or after it comes in."""
     if integrator == "baoab":
         return 2.0 * (1.0 + momentum**2) / (1.0 + momentum) ** 2
     if integrator == "ubu" and 0.0 < momentum < 1.0:
@@ -31,7 +31,7 @@ def advice(
     in_epochs: bool = False,
     remaining: float | None = None,
 ) -> str | None:
-    """What is wrong with the temperature of group `number`, and what helps; None if nothing is, as far as can be told.
+    """Return what is wrong with the temperature of group `number`, and what helps; None if nothing is known to be wrong.
 
     `of_tempering` is what helps where α moves too fast, if it can. Where batches come `in_epochs`, a `remaining` share of
     their heat stays in the parameters, though the momenta have all of it.

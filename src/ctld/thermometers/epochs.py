@@ -1,4 +1,4 @@
-"""What share of the minibatches' heat stays in the parameters when batches come in reshuffled epochs.
+"""Share of the minibatches' heat that stays in the parameters when batches come in reshuffled epochs.
 
 Over an epoch the noises of the gradients add up to zero. What stays is the share of the variance of θ that lies within an
 epoch, 1 − Var(mean of an epoch)/Var θ (`ctld.diagnostics.batch_order` has the law). It is read from a few random projections
@@ -53,7 +53,7 @@ class EpochShare:
 
     @property
     def numbers(self) -> list[float]:
-        """All that it holds, as always the same number of floats."""
+        """Contents, as always the same number of floats."""
         looks = _padded(self._looks, LOOKS)
         means = _padded([epoch[0] for epoch in self._epochs], KEPT)
         within = _padded([epoch[1] for epoch in self._epochs], KEPT)

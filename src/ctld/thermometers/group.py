@@ -1,4 +1,4 @@
-"""How hot one group of parameters is, from batch means of what was read at the lowest temperature that it visits."""
+"""Temperatures of one group of parameters, from batch means of readings at the lowest temperature that it visits."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class ExploringGroup(NamedTuple):
 
 
 class GroupThermometer:
-    """Averages of one group."""
+    """Thermometer of one group: running averages of its readings."""
 
     NUMBERS = 3 + 3 * BatchMeans.NUMBERS + 2 * PROJECTIONS
 
@@ -66,7 +66,7 @@ class GroupThermometer:
         self.kinetic, self.configurational, self.heat = BatchMeans(10), BatchMeans(2), BatchMeans(1)
 
     def read(self, kinetic: float, ratio: float) -> bool:
-        """Take in the momenta of a step at 1/g = `ratio`; whether there are new averages."""
+        """Take in the momenta of a step at 1/g = `ratio`; return True if there are new averages."""
         if ratio > self.lowest_ratio * SAME:
             return False
         if ratio * SAME < self.lowest_ratio:
@@ -86,7 +86,7 @@ class GroupThermometer:
             self._average()  # now, so that what is known is a function of what is saved
 
     def hold(self, seen: tuple[int, Tensor] | None) -> None:
-        """Which elements were looked at, and their projections; None when a probe is over."""
+        """Hold the elements that were looked at, and their projections; None when a probe is over."""
         if seen is None:
             self.held = []
             return
@@ -99,7 +99,7 @@ class GroupThermometer:
 
     @property
     def numbers(self) -> list[float]:
-        """All that it holds."""
+        """Contents, as numbers."""
         parts = self.kinetic, self.configurational, self.heat
         held = [number for row in self.held for number in row.tolist()]
         unused = [0.0] * (2 * PROJECTIONS - len(held))

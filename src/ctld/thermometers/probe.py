@@ -50,11 +50,11 @@ class Elements:
         self._directions: tuple[Noise, Tensor] | None = None
 
     def fits(self, parameters: Sequence[Tensor]) -> bool:
-        """Whether the parameters are where they were."""
+        """True if the parameters are still at their old addresses."""
         return self._addresses == [local(parameter).data_ptr() for parameter in parameters]
 
     def read(self) -> tuple[Tensor, Tensor]:
-        """θ and the gradient of the loss."""
+        """Return θ and the gradient of the loss."""
         theta = [local(parameter).reshape(-1)[places] for parameter, places in self._places]
         gradients = [local(parameter.grad).reshape(-1)[places] for parameter, places in self._places]
         return _joined(theta, self.weights.device), _joined(gradients, self.weights.device)
@@ -66,7 +66,7 @@ class Elements:
         )
 
     def projections(self, gradient: Tensor, source: Noise, number: int) -> Tensor:
-        """Of the gradient, each element multiplied by the root of what it counts; the same directions for one source."""
+        """Return projections of the gradient, elements times the root of their weights; directions depend on `source` alone."""
         if self._directions is None or self._directions[0] != source:
             made = source.numbers(number, PROJECTIONS * len(gradient), like=gradient)
             self._directions = source, made.view(PROJECTIONS, len(gradient)) * self._roots

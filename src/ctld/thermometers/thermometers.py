@@ -1,4 +1,4 @@
-"""How hot each group of parameters is, measured while the run goes on, in units of T/g(α): 1 is right.
+"""Temperatures of the groups of parameters, measured during the run in units of T/g(α): 1 is right.
 
     kinetic           N‖(u_t + u_{t−1})/2‖²/d : the momenta. Exact on a Gaussian at any stable lr (UBU's is not)
     configurational   θᵀ∇U/d                  : the parameters. Sees the bias of a large step; settles as slowly as they do
@@ -62,7 +62,7 @@ class Thermometers:
         self._watched: dict[int, Elements] = {}
 
     def of(self, number: int) -> GroupThermometer:
-        """Returns the thermometer of a group."""
+        """Return the thermometer of a group."""
         self._take_in()
         return self._of(number)
 
@@ -73,7 +73,7 @@ class Thermometers:
 
     @property
     def temperatures(self) -> tuple[GroupTemperatures | None, ...]:
-        """What is known by now; None for groups that have not explored."""
+        """Temperatures of the groups as known by now; None for groups that have not explored."""
         known = self.groups
         return tuple(
             replace(known[n].temperatures, remaining_heat=self._remaining_heat(n)) if n in known else None
@@ -125,7 +125,7 @@ class Thermometers:
         return None
 
     def read(self, number: int, kinetic: float, ratio: float) -> None:
-        """Notes a group's momenta of a step at 1/g = `ratio`; they are taken in when somebody looks."""
+        """Note a group's momenta of a step at 1/g = `ratio`; they are taken in when somebody looks."""
         self._readings.append((number, kinetic, ratio))
 
     def _take_in(self) -> None:
@@ -142,7 +142,7 @@ class Thermometers:
     # ---- probes ----
 
     def phase(self, step: int, seed: int) -> int:
-        """Returns where in a probe a step is: 0 and 1, and 2, at which it measures; another number when there is none."""
+        """Return the position of a step in a probe: 0, 1, or 2, at which it measures; another number without a probe."""
         window, place = divmod(step, self.period)
         if window != self._window:
             draw = scalar_normal(seed ^ _PROBE_NOISE, 0, window)
@@ -153,7 +153,7 @@ class Thermometers:
     def probe(
         self, number: int, group: dict[str, Any], noise: Noise, scales: Any, *, version: int, ranks: int
     ) -> Tensor | None:
-        """Looks at a group's elements before the step `noise.step`; returns the sums of `Elements` when that completes it.
+        """Look at a group's elements before the step `noise.step`; return the sums of `Elements` when that completes it.
 
         `version` changes when the scales do, of which all steps of a probe must have the same.
         """
@@ -190,14 +190,14 @@ class Thermometers:
             self._shares.setdefault(number, EpochShare()).add(row, first=found[0] == 0, looks=found[1])
 
     def taken(self, probed: bool) -> None:
-        """The step was taken: what was seen is held until the probe is complete."""
+        """Take note that the step was taken: what was seen is held until the probe is complete."""
         if probed:
             for number in self.groups.keys() | self._seen.keys():
                 self._of(number).hold(self._seen.get(number))
         self._seen = {}
 
     def pause(self) -> None:
-        """Exploration has ended, or a new one begins: what is held is not of the step before."""
+        """Drop what is held, as exploration has ended or a new one begins: it is not of the step before."""
         self._seen = {}
         for thermometer in self.groups.values():
             thermometer.hold(None)
@@ -213,7 +213,7 @@ class Thermometers:
         return self.__dict__ | {"_elements": {}, "_watched": {}}  # they belong to the original's parameters
 
     def state_dict(self) -> dict[str, Any]:
-        """A row for each group, zeros where there is nothing. What was seen of shards is one rank's alone, and left out."""
+        """Return a row for each group, zeros where there is nothing. Readings of shards belong to one rank and are left out."""
         rows = torch.zeros((self.num_groups, GroupThermometer.NUMBERS), dtype=torch.float64)
         for number, thermometer in self.groups.items():
             if number < self.num_groups:  # else the group was taken out
