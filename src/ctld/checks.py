@@ -25,7 +25,7 @@ DriftError = DisagreementError
 
 
 class TemperatureWarning(UserWarning):
-    """What is sampled has another temperature than it should, by the thermometers of the run."""
+    """The thermometers of the run read another temperature than the one to be sampled at."""
 
 
 def real(
@@ -94,7 +94,7 @@ HANDED = frozenset({"self", "params"})
 
 
 def accepts_torch_options(constructor: Callable[..., None]) -> Callable[..., None]:
-    """Returns `constructor` with `refuse_options` before it: what it does not know is off, or gets a sentence."""
+    """Return `constructor` with `refuse_options` before it: an unknown option must be off, else an error names it."""
     known = inspect.signature(constructor).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
         return constructor  # hands them on to one that does
@@ -109,7 +109,7 @@ def accepts_torch_options(constructor: Callable[..., None]) -> Callable[..., Non
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning that is attributed to the nearest caller outside this package and torch, whose step wrappers come between."""
+    """Warn, with the nearest caller outside this package and torch as the place; torch's step wrappers come between."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in ("ctld", "torch"):
         level, frame = level + 1, frame.f_back

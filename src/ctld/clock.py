@@ -1,4 +1,4 @@
-"""Which step it is, and of which phase: exploration first, then fine-tuning; once, or in cycles."""
+"""Clock of a run: the step, and its phase. Exploration comes first, then fine-tuning; once, or in cycles."""
 
 from typing import Any
 
@@ -31,24 +31,24 @@ class Clock:
 
     @property
     def cycle_step(self) -> int:
-        """How many steps of the present cycle are done; without cycles, how many of all."""
+        """Number of steps done in the present cycle; without cycles, in the whole run."""
         return self.steps if self.cycle_steps is None else self.steps % self.cycle_steps
 
     @property
     def exploring(self) -> bool:
-        """Whether the next step is one of exploration."""
+        """True if the next step is one of exploration."""
         length = self.cycle_steps  # not by `cycle_step`: every step asks, and a property more is time
         return (self.steps if length is None else self.steps % length) < self.exploration_steps
 
     @property
     def explored(self) -> bool:
-        """Whether the last step was one of exploration."""
+        """True if the last step was one of exploration."""
         last, length = self.steps - 1, self.cycle_steps
         return last >= 0 and (last if length is None else last % length) < self.exploration_steps
 
     @property
     def cycle_begins(self) -> bool:
-        """Whether the next step is the first of a cycle, but not of the run."""
+        """True if the next step is the first of a cycle, but not of the run."""
         return self.cycle_steps is not None and self.steps > 0 and self.steps % self.cycle_steps == 0
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ MEMORY = 100
 
 
 def initial_state(momentum: Tensor) -> dict[str, Any]:
-    """Returns two buffers and a counter for one parameter."""
+    """Return two buffers and a counter for one parameter."""
     return {
         "previous_gradient": torch.zeros_like(momentum),
         "gradient_variance": torch.zeros_like(momentum),
@@ -51,7 +51,7 @@ class LossVariance:
         self.seen = 0
 
     def update(self, loss: float) -> float:
-        """Takes in the loss of a step; returns the variance as known now."""
+        """Take in the loss of a step; return the variance as known now."""
         if self.seen:
             self.value += (0.5 * (loss - self.previous) ** 2 - self.value) / min(self.seen, MEMORY)
         self.previous = loss
@@ -59,12 +59,12 @@ class LossVariance:
         return self.value
 
     def interrupt(self) -> None:
-        """The next loss does not follow on the last: no difference is to span the gap."""
+        """Forget the last loss: the next one does not follow on it, and no difference may span the gap."""
         self.seen = 0
 
 
 class NoiseCompensation:
-    """What of the noise of the minibatches is known besides its variance for each element; nothing, if it is off."""
+    """Noise compensation of a run: the variance of the minibatch loss, and how many noise variances were clamped."""
 
     def __init__(self, active: bool) -> None:
         self.active = active
@@ -77,12 +77,12 @@ class NoiseCompensation:
         return self.clamped / self.compensated if self.compensated else 0.0
 
     def count(self, clamped: float, dimensions: int) -> None:
-        """Takes in how many of the variances of a step were clamped."""
+        """Take in how many of the variances of a step were clamped."""
         self.clamped += round(clamped)
         self.compensated += dimensions
 
     def interrupt(self, states: Iterable[dict[str, Any]]) -> None:
-        """Exploration pauses: neither the next loss nor the next gradients follow on the last."""
+        """Pause with the exploration: neither the next loss nor the next gradients follow on the last ones."""
         if self.active:
             self.loss.interrupt()
             for state in states:

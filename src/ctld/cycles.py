@@ -34,7 +34,7 @@ class CycleLR(LRScheduler):
 
 
 def cycle_factor(step: int, *, cycle_steps: int, hold_steps: int = 0) -> float:
-    """What lr is multiplied by at a step, counted from 0: 1 for `hold_steps` of every cycle, then half a cosine to zero.
+    """Return the factor on lr at a step, counted from 0: 1 for `hold_steps` of every cycle, then half a cosine to zero.
 
     One cycle of the whole training is a plain cosine.
     """

@@ -77,7 +77,7 @@ class Mass:
         self.updates, self.frozen = 0, False
 
     def freeze(self) -> None:
-        """From now on s rests, and the law is that of the posterior again."""
+        """Keep s as it is from now on: the law is that of the posterior again."""
         if self.options is None:
             raise ValueError(
                 "there is no preconditioner to freeze; give CTLD one: preconditioner=ctld.RMSPreconditioner()"
@@ -85,14 +85,14 @@ class Mass:
         self.frozen = True
 
     def due(self, step: int) -> bool:
-        """Returns whether to adapt before this step."""
+        """True if the mass matrix is to be adapted before this step."""
         rms = self.options
         if rms is None or self.frozen:
             return False
         return step % rms.every == 0 and (rms.adapt_steps is None or step < rms.adapt_steps)
 
     def initial_state(self, momentum: Tensor) -> dict[str, Any]:
-        """Returns two buffers and a counter for one parameter."""
+        """Return two buffers and a counter for one parameter."""
         zeros, ones = torch.zeros_like(momentum), torch.ones_like(momentum)
         return {"gradient_square": zeros, "squares_seen": 0, "scale": ones}
 
@@ -112,7 +112,7 @@ class Mass:
 
     @torch.no_grad()
     def observe(self, active: ActiveGroup, *, decay: float, ascend: bool) -> Tensor:
-        """Takes in gradients. Returns Σ√V and Σ1 over the elements here that have had any; they stay on the device."""
+        """Take in gradients. Return Σ√V and Σ1 over the elements here that have had any; they stay on the device."""
         assert self.options is not None
         device = active.parameters[0].device
         sums = torch.zeros(2, dtype=wide_dtype(device), device=device)
@@ -130,7 +130,7 @@ class Mass:
 
     @torch.no_grad()
     def adapt(self, active: ActiveGroup, mean_root: float) -> None:
-        """Gives each element its s, and keeps its momentum's temperature."""
+        """Give each element its s, and keep its momentum's temperature."""
         assert self.options is not None
         assert active.momenta is not None
         limit = self.options.limit

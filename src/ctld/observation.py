@@ -1,4 +1,4 @@
-"""What is seen at θ_t, before anything moves: the loss over ranks, whether it and the gradients are fit, the prior.
+"""Observation at θ_t, before anything moves: the loss over ranks, the fitness of loss and gradients, the prior.
 
 It stays on its device until somebody asks for a number. Whether a step is accepted, and why it is refused, is decided here and
 nowhere else: `accept` on the host, and `refused` on a device whose kernels are to know before the host does.
@@ -20,7 +20,7 @@ from ctld.stepping.foreach import wide_dtype
 
 @dataclass(slots=True)
 class Observation:
-    """What is seen at the present parameters."""
+    """Observation at the present parameters."""
 
     numbers: Sequence[float] | Tensor
     """Sums over ranks: the loss, how many refuse the step, one, marks and their squares, and the prior over N."""
@@ -41,7 +41,7 @@ class Observation:
     accepted: bool = field(default=False, init=False)
 
     def accept(self) -> float:
-        """Returns the mean loss, or raises the reason why this step is refused."""
+        """Return the mean loss, or raise the reason why this step is refused."""
         if self.accepted:
             return self.mean_loss
         numbers: Sequence[float] = self.numbers.tolist() if isinstance(self.numbers, Tensor) else self.numbers
@@ -65,14 +65,14 @@ class Observation:
         return self.mean_loss
 
     def refuse(self) -> None:
-        """Raises the reason why the gradients here, or another rank, refuse the step."""
+        """Raise the reason why the gradients here, or another rank, refuse the step."""
         mine = self.failure or self.unfit()
         if self.ranks.size > 1:
             self.ranks.refuse(mine, self.device())
         raise mine or NonFiniteError("a gradient was not fit for a step and is now; the step was refused")
 
     def refused(self) -> Tensor | None:
-        """Returns whether the step is to be refused, on the device, while the host does not know; None if it does."""
+        """Return a tensor that says if the step is to be refused, while the host does not know; None if it does."""
         if not isinstance(self.numbers, Tensor):
             return None
         loss, refusing, size, marks, squares, _ = self.numbers
@@ -95,7 +95,7 @@ def observe(
     device: torch.device,
     facts: Callable[[], Facts],
 ) -> Sequence[float] | Tensor:
-    """Returns the numbers of an observation, in one reduction over ranks.
+    """Return the numbers of an observation, in one reduction over ranks.
 
     `fit` says whether gradients are, for each look at them; a rank that has `failed` makes all of them refuse the step.
     """
@@ -113,7 +113,7 @@ def observe(
 
 
 def on_host(rows: list[Any]) -> list[Sequence[float]]:
-    """Returns numbers for rows of numbers, of which some may be on a device; one read from there."""
+    """Return numbers for rows of numbers, of which some may be on a device; one read from there."""
     there = [row for row in rows if isinstance(row, Tensor)]
     if not there:
         return rows
@@ -125,5 +125,5 @@ def on_host(rows: list[Any]) -> list[Sequence[float]]:
 
 
 def _wide(loss: Loss) -> torch.dtype:
-    """Returns in which dtype to read a loss: a number in float64, a tensor in the widest that its device has."""
+    """Return the dtype in which to read a loss: a number in float64, a tensor in the widest that its device has."""
     return wide_dtype(loss.device) if isinstance(loss, Tensor) else torch.float64

@@ -1,4 +1,4 @@
-"""How an optimizer hears of the loss: with `step`, through `observe`, or by watching it on its way into `backward`.
+"""Ways to give an optimizer the loss: with `step`, through `observe`, or by watching it go into `backward`.
 
 Frameworks differ in who calls `step`, and in what they multiply the loss by before `backward`: one over the number of
 micro-batches, the scale of a GradScaler, the number of processes. What drives the temperature has to be the number whose
@@ -34,7 +34,7 @@ class TakesLoss(Optimizer):
         """Hand over the loss where a framework calls `step()` itself; ignored by methods that do not read it."""
 
     def watch(self, loss: Tensor, *, scaler: Any = None) -> Tensor:
-        """Observe the loss when it goes into `backward`; ignored by methods that do not read it. Returns the loss."""
+        """Observe the loss when it goes into `backward`; ignored by methods that do not read it. Return the loss."""
         return loss
 
 

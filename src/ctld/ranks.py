@@ -1,4 +1,4 @@
-"""The processes that are one run: how many they are, what they add up, and whether they still agree.
+"""Processes of one run: their number, their sums, and whether they still agree.
 
 Nothing in torch would say that ranks no longer do: each goes on with its own noise, and the average of the gradients hides it.
 Two numbers in a sum over ranks suffice to find out. Each adds a mark m made from what it has, and m²; with Σm and Σm² over R
@@ -35,7 +35,7 @@ class Ranks:
         """Calls of `meets`, since the optimizer was built or a state loaded."""
 
     def meets(self, *, every: int = 0) -> bool:
-        """Returns whether all ranks look at each other now: at the first call, after a state was loaded, and `every` so many.
+        """True if all ranks compare themselves now: at the first call, after a state was loaded, and at every `every`-th call.
 
         Calls are counted, not steps: ranks whose steps have come apart must still meet.
         """
@@ -44,23 +44,23 @@ class Ranks:
 
     @property
     def size(self) -> int:
-        """How many processes are this run."""
+        """Number of processes in this run."""
         return torch.distributed.get_world_size(self.group) if AVAILABLE and torch.distributed.is_initialized() else 1
 
     def sum(self, numbers: Tensor) -> Tensor:
-        """Adds up over all ranks, in place."""
+        """Add up over all ranks, in place."""
         if self.size > 1:
             torch.distributed.all_reduce(numbers, group=self.group)
         return numbers
 
     def of_first(self, value: Tensor) -> Tensor:
-        """Returns rank 0's value on every rank: what is chosen or drawn must be the same everywhere."""
+        """Return rank 0's value on every rank: what is chosen or drawn must be the same everywhere."""
         if distributed():
             torch.distributed.broadcast(value, group_src=0, group=self.group)
         return value
 
     def name_differences(self, facts: Facts, device: torch.device) -> None:
-        """Raises a `DisagreementError` that names ranks and values; all ranks must call this."""
+        """Raise a `DisagreementError` that names ranks and values; all ranks must call this."""
         mine = torch.tensor([_bits(value) for value in facts.values()], dtype=torch.int64, device=device)
         columns = zip(*(row.tolist() for row in self._gather(mine)), strict=True)
         found = [
@@ -75,7 +75,7 @@ class Ranks:
         )
 
     def refuse(self, mine: Exception | None, device: torch.device) -> None:
-        """Tells the others why a step cannot be taken here, if so, and raises what they say; all ranks must call this."""
+        """Tell the other ranks why a step cannot be taken here, if so, and raise what they say; all ranks must call this."""
         text = ("" if mine is None else f"{type(mine).__name__}: {mine}").encode()[:_REASON_BYTES]
         sent = torch.zeros(_REASON_BYTES, dtype=torch.uint8, device=device)
         if text:
@@ -98,17 +98,17 @@ class Ranks:
 
 
 def mark(facts: Facts) -> float:
-    """Returns a number from 0 to 65535."""
+    """Return a number from 0 to 65535."""
     return float(zlib.crc32(struct.pack(f"<{len(facts)}q", *map(_bits, facts.values()))) & 0xFFFF)
 
 
 def disagree(ranks: float | Tensor, marks: float | Tensor, squares: float | Tensor) -> bool | Tensor:
-    """Returns whether not all marks are equal, from sums over ranks of 1, m and m²."""
+    """True if not all marks are equal, from sums over ranks of 1, m and m²."""
     return ranks * squares != marks * marks
 
 
 def _who(column: Sequence[int], real: bool) -> str:
-    """Returns each value, with its ranks."""
+    """Return each value with its ranks."""
     ranks: dict[int, list[int]] = {}
     for rank, bits in enumerate(column):
         ranks.setdefault(bits, []).append(rank)

@@ -24,7 +24,7 @@ def schedule(name: str, value: Any) -> Schedule:
 
 
 def described(value: Schedule) -> str | None:
-    """Returns a schedule of this module as text, by which a state is known to fit; None for a function of the user's own."""
+    """Return a schedule of this module as text, by which a state is known to fit; None for a function of the user's own."""
     if not isinstance(value, partial) or value.func.__module__ != __name__:
         return None
     arguments = (described(a) if callable(a) else repr(a) for a in value.args)
@@ -32,7 +32,7 @@ def described(value: Schedule) -> str | None:
 
 
 def constant(value: float = 1.0) -> Schedule:
-    """The same at every step."""
+    """Return a schedule with the same value at every step."""
     return partial(_constant, real("value", value, at_least=0))
 
 

@@ -1,4 +1,4 @@
-"""Parameters that are spread over processes: what of one lies here, and which of its elements that is.
+"""Parameters that are spread over processes: the part that this process holds, and which elements these are.
 
 FSDP2 (`fully_shard`) and tensor parallelism make parameters DTensors, of which each process holds a block. Every operation of
 this package is one on elements, or a sum over them, so a step needs the block alone, if the noise of an element is found by
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What a process holds of a parameter."""
+    """Block of a parameter that a process holds."""
 
     runs: tuple[tuple[int, int], ...]
     """First element in the whole and count, of stretches that are in one piece there, in the order in which they lie here."""
@@ -26,18 +26,18 @@ class Block:
 
 
 def sharded(tensor: Any) -> bool:
-    """Whether it is a DTensor. Without importing them, which takes a second: where nobody has, there are none."""
+    """True if the tensor is a DTensor. Nothing is imported, since that takes a second: without the import there are none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def local(tensor: Any) -> Any:
-    """What of a tensor lies here, without a copy; all of it, if it is not sharded. Other values are left as they are."""
+    """Return the part of a tensor that lies here, without a copy. Return unsharded tensors and other values whole."""
     return tensor._local_tensor if sharded(tensor) else tensor
 
 
 def block(tensor: Tensor) -> Block:
-    """Which elements `local` has. Of a whole tensor, all."""
+    """Return the block of elements that `local` has; of an unsharded tensor, all elements."""
     if not sharded(tensor):
         return Block(((0, tensor.numel()),), 1)
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -51,7 +51,7 @@ def block(tensor: Tensor) -> Block:
 
 
 def _runs(whole: Sequence[int], shape: Sequence[int], start: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Of a block of this shape that starts there."""
+    """Return the runs of a block of this shape that begins at `start`."""
     if 0 in shape:
         return ()
     split = len(shape)  # dimensions from here on are whole, so one step in the dimension before them is one piece
@@ -89,5 +89,5 @@ AVAILABLE = torch.distributed.is_available()
 
 
 def distributed() -> bool:
-    """Returns whether there are processes that know each other."""
+    """True if there are processes that know each other."""
     return AVAILABLE and torch.distributed.is_initialized()
