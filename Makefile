@@ -53,7 +53,7 @@ distributed: .venv/distributed.stamp
 
 # 200 times kill -9 of a run on several ranks, each resumed: about twenty minutes. `make long` does ten of them.
 torture: .venv/test.stamp
-	$(BIN)/python tests/torture/kill_and_resume.py --kills 60 --output results/torture.json
+	$(BIN)/python tests/torture/kill_and_resume.py --kills 30 --output results/torture.json
 
 # Damaged states, random sequences of calls with resumes, and the kernels under gcc's sanitizers: ten minutes.
 fuzz: .venv/test.stamp
