@@ -100,8 +100,8 @@ class Losses:
         if mantissa == 0.5 and exponent > 6 and not self._warned_of_scale:
             self._warned_of_scale = True
             warn_user(
-                f"the watched loss was multiplied by {factor.item() / scale:g} before backward. If that is the scale of a "
-                "GradScaler, give watch(loss, scaler=scaler), or the potential is too large by it"
+                f"the watched loss was multiplied by {factor.item() / scale:g} before backward: the potential is too large by "
+                "this factor, if it is the scale of a GradScaler. Then give watch(loss, scaler=scaler)"
             )
 
 

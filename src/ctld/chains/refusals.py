@@ -32,7 +32,7 @@ def check_optimizers(models: list[nn.Module], optimizers: list[torch.optim.Optim
     seeds = [getattr(optimizer, "seed", None) for optimizer in noisy]
     twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
     if twice is not None:
-        warn_user(f"several chains have seed {twice}, hence the same noise, and are not independent; give each its own")
+        warn_user(f"several chains have seed {twice}, hence the same noise, and are not independent. Give each its own")
 
 
 def check_modes(models: list[nn.Module]) -> None:

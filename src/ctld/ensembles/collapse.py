@@ -146,7 +146,9 @@ class CollapseWatch:
         if best is None:
             if not loss < start:
                 self._warn(
-                    "cycle", f"the first cycle ended at a loss of {loss:.3g}, no better than {start:.3g} at the start"
+                    "cycle",
+                    f"the first cycle ended at a loss of {loss:.3g}, no better than {start:.3g} at the start: "
+                    "nothing was learned",
                 )
             self._best = loss if math.isfinite(loss) else None
             return math.isfinite(loss)

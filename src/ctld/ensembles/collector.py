@@ -241,7 +241,7 @@ class SampleCollector:
             self._said = True
             warn_user(
                 f"there are more than {self.at_most} {kind} samples, the default of at_most, and from now on one of them is "
-                "dropped for each new one: give SampleCollector(at_most=...) as many as are to be averaged"
+                "dropped for each new one. Give the number of samples to average as SampleCollector(at_most=...)"
             )
 
     def _chosen(self, entries: list[Entry]) -> list[Entry]:

@@ -300,7 +300,7 @@ class Ensemble:
             parameter.grad = None
         if left:
             warn_user(
-                f"{len(left)} parameters had gradients of an earlier backward, which are dropped. Start from zero_grad()"
+                f"{len(left)} parameters had gradients of an earlier backward, which are dropped. Call zero_grad() first"
             )
 
     # ---- training ----
@@ -518,8 +518,8 @@ class Ensemble:
         if self.steps > self.total_steps:
             self._say(
                 "end",
-                f"training goes on after the ensemble's {self.total_steps} steps, and its members stay as they are: give "
-                "Ensemble as total_steps how many steps of the optimizer there are",
+                f"training goes on after the ensemble's {self.total_steps} steps, and its members stay as they are. Give "
+                "Ensemble the number of optimizer steps as total_steps",
             )
 
     def _say_that_lr_is_foreign(self, lr: float) -> None:

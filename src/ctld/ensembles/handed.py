@@ -48,16 +48,17 @@ class FirstSteps:
         if passes > 1 and node is not None and _is_part(node):
             self.end()
             warn_user(
-                f"the gradients of {passes} backward passes are in this step, and the loss handed over is one part of it. Give "
-                "the sum of the parts, or ensemble.watch(loss) before each backward and ensemble.step() without a loss"
+                f"the gradients of {passes} backward passes are in this step, and its loss is one part of theirs: the "
+                "losses of the run are recorded too small. Give the sum of the parts, or ensemble.watch(loss) before each "
+                "backward and ensemble.step() without a loss"
             )
         if not scaled and self._left == _FIRST_STEPS - 1:
             scale = scale_in_use(optimizer)
             if scale is not None and scale != 1:
                 self.end()
                 warn_user(
-                    f"a GradScaler multiplies losses by {scale:g} and has not unscaled these gradients. Give "
-                    "ensemble.step(loss, scaler=scaler), or the steps are as many times too large"
+                    f"a GradScaler multiplies losses by {scale:g} and has not unscaled these gradients: steps are too "
+                    "large by that factor. Give ensemble.step(loss, scaler=scaler)"
                 )
 
     def end(self) -> None:

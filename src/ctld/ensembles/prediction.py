@@ -254,8 +254,8 @@ def finished(average: Average) -> AnyPrediction:
     if outliers:
         named = "; ".join(f"sample {number} {what}" for number, what in outliers.items())
         warn_user(
-            f"of {average.num_samples} samples some spoil the average: {named}. Leave them out of the samples that are handed "
-            "over, or train at a lower lr"
+            f"of {average.num_samples} samples some spoil the average: {named}. Predict again without them, or "
+            "train at a lower lr"
         )
     if isinstance(average, OfValues):
         return RegressionPrediction(first, third[0], second, average.num_samples, outliers)

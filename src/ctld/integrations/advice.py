@@ -33,7 +33,10 @@ def about_length(optimizer: TakesLoss, total_steps: float) -> str | None:
             "a noisy sample, not a fine-tuned one. Explore for less, or train for longer"
         )
     if cycle is not None and 0 < total_steps < cycle:
-        return f"training ends after {total_steps:g} steps, before the first cycle of {cycle} does: give shorter cycles"
+        return (
+            f"training ends after {total_steps:g} steps, before the first cycle of {cycle} does: no cycle is completed. "
+            "Give shorter cycles"
+        )
     return None
 
 
@@ -45,8 +48,8 @@ def about_decay(optimizer: TakesLoss) -> str | None:
         return None
     return (
         f"weight_decay = {given:g} was given to the optimizer, but its groups have {', '.join(f'{x:g}' for x in found)}: "
-        "the framework makes them from its own setting. Set it there too (TrainingArguments(weight_decay=...)), or build the "
-        "optimizer yourself"
+        "the framework makes them from its own setting, and another prior is sampled. Set it there too "
+        "(TrainingArguments(weight_decay=...)), or build the optimizer yourself"
     )
 
 

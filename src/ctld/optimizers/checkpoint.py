@@ -244,7 +244,7 @@ class Resumable(TakesLoss, ABC):
             if name == MOVES_ON and value != here.get(name):
                 warn_user(
                     f"the state's noise comes from {value}, on this device from {here.get(name)}: the run goes on with "
-                    "other random numbers than it would have had"
+                    "other random numbers than it would have had. For the same numbers, resume on the device of the saved run"
                 )
             elif name not in here or type(value) is not type(here[name]) or value != here[name]:
                 raise ValueError(

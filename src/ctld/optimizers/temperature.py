@@ -80,8 +80,7 @@ def automatic_temperature(
     if any(not group["weight_decay"] for group in groups):
         warn_user(
             f"exploring at T = {temperature:.3g} without weight_decay samples an improper posterior: parameters that the "
-            "data do not hold diffuse without limit. Give weight_decay, explore=False for the group, or a temperature of "
-            "your own"
+            "data do not hold diffuse without limit. Give weight_decay, or explore=False for the group"
         )
     return temperature
 
@@ -106,7 +105,7 @@ def warn_of_rounding(group: dict[str, Any], *, num_data: float, temperature: flo
             warn_user(
                 f"the noise moves a {parameter.dtype} parameter of shape {tuple(parameter.shape)} by {move:.1g} a step, less "
                 f"than its rounding of {rounding(parameter):.1g}: most of it is lost. Keep parameters in float32 and use "
-                "autocast, or raise the temperature"
+                "autocast"
             )
             return True
     return False

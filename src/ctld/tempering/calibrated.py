@@ -158,7 +158,10 @@ class CalibratedTempering(TemperatureControl):
             lost = f"all {steps} steps of exploration pass in the warm-up of {needed}"
             if exploration.cycles:
                 lost = f"the warm-up takes {needed} steps, the exploration of {math.ceil(needed / steps)} cycles of {steps}"
-            warn_user(f"{lost}, at T. Explore for longer, or give Tempering.driven(period) or .calibrated(warm_up=...)")
+            warn_user(
+                f"{lost}. In the warm-up α rests and the temperature stays at T. Explore for longer, or give "
+                "Tempering.driven(period)"
+            )
 
     def begin(self, potential: float | None, normal: float) -> Leg:
         """Move α by one step, from U/T at the present parameters and one standard normal number."""
@@ -216,9 +219,9 @@ class CalibratedTempering(TemperatureControl):
         if self._trips.visit(abs(self.alpha), self.steps) and (said := self._trips.look(self.steps)) is not None:
             self.remark = (
                 f"calibrated tempering made {said} by what the warm-up of {self.warm_up_steps} steps saw; averages at T need "
-                f"{TRIPS}. U/T moves more slowly, or by more, than it did there: give more exploration_steps, a longer "
-                f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or Tempering.driven(period), "
-                f"a schedule. {NO_SWITCHES}"
+                f"{TRIPS}. U/T moves more slowly, or by more, than in the warm-up. Give more exploration_steps, a longer "
+                f"Tempering.calibrated(warm_up=...), a smaller depth= (it is {self.depth:.3g}), or the schedule "
+                f"Tempering.driven(period). {NO_SWITCHES}"
             )
         if self._trips.made_up(self.steps):
             _log.info("calibrated tempering made %d half-trips after all: averages at T have enough", self.half_trips)
@@ -257,8 +260,8 @@ class CalibratedTempering(TemperatureControl):
                 )
             self.remark = (
                 f"calibrated tempering may not fit into this exploration: {facts}. Averages at T need {TRIPS} half-trips and "
-                "a depth that matters. The promise is cautious: see `half_trips` at the end, and give more "
-                "exploration_steps, or Tempering.driven(period), a schedule, where they are too few. "
+                "a depth that matters. The estimate is cautious: look at `half_trips` at the end. If they are too few, give "
+                "more exploration_steps, or the schedule Tempering.driven(period). "
                 f"{NO_SWITCHES}"
             )
 

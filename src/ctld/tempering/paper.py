@@ -316,7 +316,7 @@ class Tempering(TemperatureControl):
         self._warned = True
         self.remark = (
             f"alpha spent {self.share_outside:.0%} of {self.steps} steps beyond ±{self.edge:g}, so the temperature is "
-            f"not under control; its mass is {self.mass:.3g}: give a larger one, a smaller lr or another temperature"
+            f"not under control. Give a larger mass (it is {self.mass:.3g}), or a smaller lr"
         )
 
     def __getstate__(self) -> dict[str, Any]:

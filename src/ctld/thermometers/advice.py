@@ -51,7 +51,10 @@ def advice(
             cause = (
                 "too much noise was taken away for that of the minibatches" if compensated else "lr may be too large"
             )
-            return f"{found}: {cause}. Remedy: a lower lr{', or noise_compensation=False' if compensated else ''}"
+            return (
+                f"{found}: {cause}, and what it samples is not the posterior. "
+                f"Give a lower lr{', or noise_compensation=False' if compensated else ''}"
+            )
         # More than the whole excess is motion that looks like noise, at steps too large for it. In epochs it may be more:
         # momenta that remember as long undo some of it themselves.
         if 0.5 * excess < brought and (in_epochs or brought < 2.0 * excess):
@@ -61,19 +64,27 @@ def advice(
                 if left is None or left <= FAR + CERTAIN * kinetic.standard_error:
                     return None
                 found += f", and the parameters have one of {1.0 + left:.2f}"
-            knobs = "larger batches, a lower lr" + (", noise_compensation=True" if can_compensate else "")
+            knobs = "larger batches" + (
+                ", a lower lr or noise_compensation=True" if can_compensate else " or a lower lr"
+            )
             told = (
                 ""
                 if in_epochs
                 else ". If batches come in epochs, give steps_per_epoch=len(loader): less of it stays then"
             )
-            return f"{found}; the noise of the minibatches adds {brought:.2f}. Remedies: {knobs}, a higher temperature{told}"
+            return (
+                f"{found}; the noise of the minibatches adds {brought:.2f}, and what it samples is hotter than the posterior. "
+                f"Take {knobs}{told}"
+            )
         if of_tempering is not None:
             return (
                 f"{found}: α moves faster than the parameters follow, or they are still on their way. They explore all the "
                 f"same, but what they sample is not the posterior. To average over samples take {of_tempering}"
             )
-        return f"{found}: the parameters are still on their way, or lr is too large for the curvature"
+        return (
+            f"{found}: the parameters are still on their way, or lr is too large for the curvature. What it samples is not the "
+            "posterior. Explore for longer, or give a lower lr"
+        )
     configurational = group.temperatures.configurational
     if (
         configurational is not None
@@ -85,6 +96,6 @@ def advice(
         return (
             f"at the lowest temperature that it visits, group {number} has a configurational temperature of "
             f"{configurational.mean:.2f} ± {configurational.standard_error:.2f} times what it should be: its parameters are "
-            f"spread too far for their potential. Remedy: a lower lr{other}"
+            f"spread too far for their potential, and what it samples is not the posterior. Give a lower lr{other}"
         )
     return None
