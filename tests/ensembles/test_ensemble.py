@@ -253,15 +253,18 @@ def test_changes_on_loading_are_applied_or_refused(tmp_path):
     go_on(problem, ensemble, range(25))
     ensemble.save(tmp_path)
     other = Classification()
-    changed = Ensemble.load(tmp_path, other.model, lr=0.02, weight_decay=0.5, members=1, cycles=CYCLES)
+    changed = Ensemble.load(
+        tmp_path, other.model, lr=0.02, weight_decay=0.5, temperature=0.02, members=1, cycles=CYCLES
+    )
     group = changed.optimizer.param_groups[0]
     assert (group["lr"], group["weight_decay"], changed.collector.at_most) == (0.02, 0.5, 1)
+    assert changed.temperature == 0.02
     go_on(other, changed, range(25, 32))
     assert group["lr"] == 0.02
     go_on(other, changed, range(32, 60))
     assert len(changed) == 1
     assert not torch.equal(other.flat(), problem.flat())
-    for name, value in {"temperature": 0.5, "total_steps": 90, "seed": 7, "nonsense": 1}.items():
+    for name, value in {"total_steps": 90, "seed": 7, "nonsense": 1}.items():
         with pytest.raises(ValueError, match=f"{name} must be what it was, .*, got {value}"):
             Ensemble.load(tmp_path, Classification().model, **{name: value})
 

@@ -71,7 +71,7 @@ def test_a_plain_trainer_is_told_what_is_missing(tmp_path):
     plain = transformers.Trainer(
         model=model, args=trainer.args, train_dataset=trainer.train_dataset, optimizers=(build(model), None)
     )
-    with pytest.raises(ValueError, match="exploration needs the loss"):
+    with pytest.raises(ValueError, match="needs the loss"):
         plain.train()
 
 

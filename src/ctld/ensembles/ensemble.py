@@ -735,7 +735,7 @@ class Ensemble:
 
         `model` is built as it was, and gets the saved tensors. What cannot be written down is given again: `optimizer=` of
         `Ensemble.around`, `tempering=`, if it was an object, `process_group=` and `members_on=`. For the rest of the run other
-        `lr`, `momentum`, `weight_decay`, `members`, `keep`, `guard`, `task`, `class_dim` and `head` may be given.
+        `lr`, `momentum`, `weight_decay`, `temperature`, `members`, `keep`, `guard`, `task`, `class_dim`, `head` may be given.
         """
         options, state = saving.read(folder, model)
         again = {name: changed.pop(name) for name in saving.HANDED_AGAIN if name in changed}
@@ -769,6 +769,8 @@ class Ensemble:
                     key = "initial_lr" if name == "lr" else name
                     if key in group and group[key] == self.rebuild.get(name, group[key]):  # else it is the group's own
                         group[key] = value
+        if "temperature" in changed:
+            self.optimizer.set_temperature(changed["temperature"])
         if "guard" in changed:
             self.guard = bool(changed["guard"])
         if "members" in changed:

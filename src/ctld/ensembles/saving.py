@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 FORMAT = 2  # 1, of version 0.2, was a collector's folder with the state beside it
 NAME = re.compile(r"ensemble-[0-9a-f]{16}\.pt", re.ASCII)
-CHANGEABLE = ("lr", "momentum", "weight_decay", "members", "keep", "guard", "task", "class_dim", "head")
+CHANGEABLE = ("lr", "momentum", "weight_decay", "temperature", "members", "keep", "guard", "task", "class_dim", "head")
 """What may be another after loading; all else is what the state was reached with."""
+OF_CTLD = ("lr", "momentum", "weight_decay", "temperature")
 HANDED_AGAIN = ("tempering", "process_group", "optimizer", "members_on")
 """What cannot be written down."""
 
@@ -78,7 +79,7 @@ def read(folder: str | os.PathLike[str], model: nn.Module) -> tuple[dict[str, An
 def refuse_changes(changed: dict[str, Any], options: dict[str, Any]) -> None:
     """Raise an error for what cannot be another within a run."""
     for name, value in changed.items():
-        if name not in CHANGEABLE or ("around" in options and name in ("lr", "momentum", "weight_decay")):
+        if name not in CHANGEABLE or ("around" in options and name in OF_CTLD):
             raise ValueError(
                 f"{name} must be what it was, {options.get(name)!r}, got {value!r}. Leave it out, or begin another Ensemble"
             )
