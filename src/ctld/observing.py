@@ -22,7 +22,7 @@ Closure = Callable[[], Loss | None]
 
 
 class TakesLoss(Optimizer):
-    """Every optimizer of this package: torch's interface, and a loss that may come with the step."""
+    """Optimizer of this package: torch's interface, and a loss that may come with the step."""
 
     @abstractmethod
     def step(  # type: ignore[override]

@@ -90,7 +90,7 @@ def _polynomial_growth(scale: float, exponent: float, step: int) -> float:
 
 
 def cycle_position(num_steps: int, num_cycles: int) -> Schedule:
-    """Where in its cycle a step is, in [0, 1): ⌈num_steps/num_cycles⌉ steps to a cycle, going on for ever."""
+    """Return the position of a step in its cycle, in [0, 1): ⌈num_steps/num_cycles⌉ steps to a cycle, going on for ever."""
     num_steps = integer("num_steps", num_steps, at_least=1)
     return partial(_cycle_position, -(-num_steps // integer("num_cycles", num_cycles, at_least=1)))
 

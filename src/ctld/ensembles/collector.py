@@ -167,7 +167,7 @@ class SampleCollector:
     # ---- collecting ----
 
     def update(self, *, loss: float | Tensor | None = None) -> SampleRecord | None:
-        """After every step: keep the model if a cycle has ended or a cold sample is due, and say what was kept."""
+        """Keep the model if a cycle has ended or a cold sample is due, and return what was kept; call it after every step."""
         optimizer = self._optimizer
         if not isinstance(optimizer, CTLD):
             raise TypeError(

@@ -137,7 +137,7 @@ def read_index(path: Path) -> dict[str, Any]:
 
 
 def read_bounded(path: Path, *, at_most: int | None = None, size: Any = None) -> bytes:
-    """Return a file's bytes, if it is a file and as long as it may be: a link leads elsewhere, and a pipe may never end."""
+    """Return the bytes of a regular file of allowed length. A link leads elsewhere, and a pipe may never end."""
     facts = path.lstat()
     if not stat.S_ISREG(facts.st_mode):
         raise ValueError(f"{path} is a link or no file at all")

@@ -1,4 +1,4 @@
-"""From uniform words to noise of mean 0 and variance 1: Gaussian by Box-Muller, or three-point.
+"""Noise of mean 0 and variance 1 from uniform words: Gaussian by Box-Muller, or three-point.
 
 Gaussian. A pair of words makes a pair of numbers, r cos φ and r sin φ with r² = −2 ln u:
 

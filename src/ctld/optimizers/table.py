@@ -24,7 +24,7 @@ from ctld.optimizers.simulated_annealing import SimulatedAnnealing
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table."""
+    """Row of the table of methods."""
 
     optimizer: type[TakesLoss]
     title: str

@@ -29,7 +29,7 @@ _PARAMETER = "parameters/"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many draws and steps there were, in each chain."""
+    """Numbers of draws and steps in each chain."""
 
     draws: tuple[int, ...]
     steps: int

@@ -43,7 +43,7 @@ class Compensation(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How the sums of a plan's sweeps become the sums of its group."""
+    """Reading of a plan: how the sums of its sweeps become the sums of its group."""
 
     kind: str = "only"
     """Of "only" one sweep; the "mean" of kinetic energies, before a refreshment and after it; that of the "last" sweep."""

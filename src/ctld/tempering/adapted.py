@@ -7,7 +7,7 @@ from ctld.tempering.control import TemperatureControl
 
 
 class AdaptedTemperature(TemperatureControl):
-    """The temperature is ratio·T; `change` multiplies the ratio, which never exceeds 1.
+    """Temperature ratio·T; `change` multiplies the ratio, which never exceeds 1.
 
     `ctld.Ensemble` changes it by what the noise undoes of what training has gained: how much a network bears depends on its
     curvature, which no formula in lr and N knows beforehand.

@@ -7,7 +7,7 @@ from ctld.tempering.control import TemperatureControl
 
 
 class ConstantTemperature(TemperatureControl):
-    """The temperature is ratio·T throughout.
+    """Constant temperature ratio·T.
 
     Parameters
     ----------

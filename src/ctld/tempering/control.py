@@ -31,7 +31,7 @@ from ctld.stepping.alpha import Alpha
 
 
 class Leg(NamedTuple):
-    """How the parameters take one step."""
+    """Step of the parameters, as a tempering asks for it."""
 
     ratio: float = 1.0
     """1/g(α), the factor on the temperature at which momenta are refreshed."""
