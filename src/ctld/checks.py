@@ -21,7 +21,7 @@ class DisagreementError(RuntimeError):
 
 
 DriftError = DisagreementError
-"""What version 0.1 called it."""
+"""Name of `DisagreementError` in version 0.1."""
 
 
 class TemperatureWarning(UserWarning):
@@ -90,7 +90,7 @@ def refuse_options(method: str, options: dict[str, Any], known: Iterable[str] = 
 
 
 HANDED = frozenset({"self", "params"})
-"""What every constructor takes, and nobody gives by name."""
+"""Arguments that every constructor takes, and that are never given by name."""
 
 
 def accepts_torch_options(constructor: Callable[..., None]) -> Callable[..., None]:

@@ -35,7 +35,7 @@ class Observation:
     sign: float
     """The sign of the loss in the potential."""
     gradients_seen: bool
-    """Whether the gradients have been looked at; else whoever moves the parameters does, first."""
+    """True if the gradients have been looked at; else whoever moves the parameters does, first."""
     failure: Exception | None = None
     mean_loss: float = field(default=math.nan, init=False)
     accepted: bool = field(default=False, init=False)

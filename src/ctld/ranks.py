@@ -23,7 +23,7 @@ PERIOD = 100
 _REASON_BYTES = 600
 
 Facts = Mapping[str, int | float]
-"""What must be equal on all ranks, by name; under the same names everywhere, since values are gathered."""
+"""Values that must be equal on all ranks, by name; the names are the same everywhere, since values are gathered."""
 
 
 class Ranks:

@@ -75,7 +75,7 @@ class Chains:
         self._wanted = bool(compile)
         self.models, self.optimizers, self.loss = list(models), list(optimizers), loss
         self.losses: Tensor | None = None
-        """Of the last `backward`, one for each chain."""
+        """Losses of the last `backward`, one for each chain."""
         self._stepped = True
         check_optimizers(self.models, self.optimizers)
         self._takes_loss = ["loss" in inspect.signature(each.step).parameters for each in self.optimizers]

@@ -86,7 +86,7 @@ class ReplicaExchange:
         """The rung of each chain."""
         self.steps, self.swaps = 0, 0
         self.round_trips = 0
-        """How often a chain has been at T, at the hottest, and at T again, since the ladder rests."""
+        """Number of round trips of chains, from T to the hottest rung and back to T, since the ladder rests."""
         self._heading = [0] * count  # 1: has been at T, −1: at the hottest since
         self._round = FIRST_ROUND
         self._forget()

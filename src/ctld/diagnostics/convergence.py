@@ -33,7 +33,7 @@ class Convergence:
     r_hat: Array
     """Rank-normalised split R-hat: above 1.01, the chains have not mixed."""
     ess_bulk: Array
-    """How many independent draws would know the centre as well."""
+    """Number of independent draws that would know the centre as well."""
     ess_tail: Array
     """The same for the 5 % and 95 % quantiles, the smaller of the two."""
 

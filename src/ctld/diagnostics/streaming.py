@@ -20,7 +20,7 @@ class BatchMeans:
     """
 
     NUMBERS = MOST + 4
-    """How many `numbers` there are."""
+    """Number of `numbers`."""
 
     def __init__(self, length: int) -> None:
         self.length = length

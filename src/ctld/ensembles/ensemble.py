@@ -246,7 +246,7 @@ class Ensemble:
             "cycles": self.cycles,
             "exploration": self._cycles.exploration,
         }
-        """What `load` builds it with again."""
+        """Options with which `load` builds the ensemble again."""
 
     def _assemble(
         self,

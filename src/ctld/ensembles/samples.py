@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ctld.checks import integer, real
 
 LARGEST_COUNT = 2**53
-"""Of steps, cycles and files."""
+"""Bound on numbers of steps, cycles and files."""
 
 Kind = Literal["cycle", "cold"]
 Keep = Literal["newest", "best"]
@@ -23,7 +23,7 @@ class Reading:
     """The thermometer at one step of exploration."""
 
     step: int
-    """How many steps were done when it was read."""
+    """Number of steps that were done when it was read."""
     alpha: float | None
     temperature_ratio: float
     """1/g(α) of that step's noise."""
@@ -39,15 +39,15 @@ class SampleRecord:
     kind: Kind
     """"cycle": the model at the end of a cycle, fine-tuned. "cold": a draw of the exploration at temperature ratio 1."""
     step: int
-    """How many steps were done."""
+    """Number of steps that were done."""
     cycle: int
-    """Of the last step, from 0."""
+    """Cycle of the last step, from 0."""
     loss: float | None = None
     """The one that was handed over."""
     reading: Reading | None = None
     """At a cold sample's own step; for a cycle's model at the last step of the exploration that it comes from."""
     batch_norm_refreshed: bool = False
-    """Whether the statistics of batch norm were computed anew for this sample; else they are those of the path."""
+    """True if the statistics of batch norm were computed anew for this sample; else they are those of the path."""
 
 
 @dataclass(frozen=True, slots=True)

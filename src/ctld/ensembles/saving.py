@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 FORMAT = 2  # 1, of version 0.2, was a collector's folder with the state beside it
 NAME = re.compile(r"ensemble-[0-9a-f]{16}\.pt", re.ASCII)
 CHANGEABLE = ("lr", "momentum", "weight_decay", "temperature", "members", "keep", "guard", "task", "class_dim", "head")
-"""What may be another after loading; all else is what the state was reached with."""
+"""Options that may change after loading; all others stay as they were when the state was reached."""
 OF_CTLD = ("lr", "momentum", "weight_decay", "temperature")
 HANDED_AGAIN = ("tempering", "process_group", "optimizer", "members_on")
-"""What cannot be written down."""
+"""Options that cannot be written down."""
 
 
 def save(ensemble: Ensemble, folder: str | os.PathLike[str]) -> None:

@@ -31,7 +31,7 @@ STATE_PREFIX = "ctld_"
 STATE_FORMAT = 2  # 1, of version 0.1, has no settings but num_data, and is read too
 _LATER = frozenset({"tempering_window", "last_cold_step", "epoch_shares"})  # which older states do not have
 _UNFIT = (TypeError, KeyError, AttributeError, RuntimeError, OverflowError, IndexError)
-"""What values that no run has saved may raise."""
+"""Errors that values may raise if no run has saved them."""
 MOVES_ON = "noise_generator"
 """The one setting that may be another when a run is resumed: on another device its noise goes on otherwise."""
 

@@ -8,7 +8,7 @@ from ctld.stepping.active import Active
 from ctld.thermometers import ExploringGroup, GroupTemperatures, Thermometers
 
 Measured = tuple[Sequence[ExploringGroup], Sequence[Sequence[float]], float, float, float]
-"""What `Energies` are made from."""
+"""Measurements that `Energies` are made from."""
 LastStep = tuple[float | None, float, Measured | None, float | None]
 """α, 1/g(α), what was measured and the force on α: all that a step keeps for its record."""
 
@@ -30,9 +30,9 @@ class StepRecord(NamedTuple):
     alpha_force: float | None = None
     """h, the force on α."""
     groups: tuple[GroupTemperatures | None, ...] = ()
-    """Of each group that has explored, its temperatures so far, in units of T/g(α), with errors; None for the others."""
+    """Temperatures so far of each group that has explored, in units of T/g(α), with errors; None for the others."""
     steps_since_cold: int | None = None
-    """How many steps ago the last one was that explored at T itself, g(α) = 1: 0 is this one. None if there was none."""
+    """Number of steps since the last one that explored at T itself, g(α) = 1: 0 is this one. None if there was none."""
 
     @classmethod
     def of(cls, last: LastStep, thermometers: Thermometers, steps: int) -> "StepRecord":
@@ -52,7 +52,7 @@ class ExploringGroups(NamedTuple):
     active: Active
     groups: tuple[ExploringGroup, ...]
     moving: bool
-    """Whether one has lr > 0."""
+    """True if one has lr > 0."""
 
     @classmethod
     def of(cls, groups: Sequence[Mapping[str, Any]], active: Active) -> "ExploringGroups":

@@ -34,13 +34,13 @@ class Method:
     needs: frozenset[str] = frozenset()
     """Options without a default that the caller has to give, besides `lr`."""
     needs_loss: bool = False
-    """Whether `step` has to be given the loss."""
+    """True if `step` has to be given the loss."""
     needs_process_group: bool = False
-    """Whether it is made for several processes; alone it works too."""
+    """True if it is made for several processes; alone it works too."""
     samples: bool = False
-    """Whether there is a distribution that it samples; else it minimises."""
+    """True if there is a distribution that it samples; else it minimises."""
     noisy: bool = True
-    """Whether it draws random numbers of its own, and so takes a seed."""
+    """True if it draws random numbers of its own, and so takes a seed."""
 
 
 _NUM_DATA = frozenset({"num_data"})

@@ -36,7 +36,7 @@ RETRIES = 6
 WARM = 0.02
 """Excess of the temperature in burn-in, from the batches' noise, down to which lr is lowered."""
 DRAWS = 1000
-"""Of each chain, means over stretches of it, that R-hat and plots go by."""
+"""Number of means over stretches of each chain, by which R-hat and plots go."""
 R_HAT_LIMIT, FAR, CERTAIN = 1.05, 0.05, 4.0
 
 

@@ -46,9 +46,9 @@ class Batches:
         self._loader, self._seed, self._device = loader, seed, device
         self._orders = num_chains if _ordered_at_random(loader) and num_chains > 1 else 1
         self.shared = self._orders == 1
-        """Whether all chains see the same batch; else each tensor has one entry for each chain in its first dimension."""
+        """True if all chains see the same batch; else each tensor has one entry for each chain in its first dimension."""
         self.reshuffled = not getattr(getattr(loader, "sampler", None), "replacement", False)
-        """Whether an epoch has every example once; else its batches are independent."""
+        """True if an epoch has every example once; else its batches are independent."""
         self._tensors = _tensors_of(loader)
         self._streams = [_Stream(_generators(loader)) for _ in range(self._orders)]
         self._running: list[Iterator[Any]] = []

@@ -21,7 +21,7 @@ class LearningCoefficient:
     error: float
     """Standard error, by batch means that know the autocorrelation."""
     kinetic_temperature: Estimate | None
-    """Of the chains, in units of the temperature asked for: 1 is right, above it the estimate is too high."""
+    """Kinetic temperature of the chains, in units of the one asked for: 1 is right, above it the estimate is too high."""
     draws: NDArray[np.float64]
     """nβ(L(w) − L(w*)) in shape (chains, draws), each a mean over a stretch of the chain."""
     num_data: float
@@ -29,7 +29,7 @@ class LearningCoefficient:
     localization: float
     lr: float
     remarks: tuple[str, ...]
-    """What was warned of."""
+    """Warnings that were given."""
 
     @property
     def convergence(self) -> Convergence:

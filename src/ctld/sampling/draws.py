@@ -54,7 +54,7 @@ class Draws:
     """One number for each draw: `loss`, of the last batch before the draw, and `kinetic_temperature` where it is known."""
     counts: Counts
     settings: dict[str, Any]
-    """What the run was asked for, with the lr and the seed that were chosen."""
+    """Options of the run, with the lr and the seed that were chosen."""
     predictions: Array | None = None
     """Outputs of the model for the inputs that were given as `predict`."""
     projections: Array | None = None
@@ -62,7 +62,7 @@ class Draws:
     thermometers: tuple[tuple[GroupTemperatures | None, ...], ...] = ()
     """For each chain, the temperatures of each group in units of the temperature asked for: 1 is right."""
     remarks: tuple[str, ...] = field(default=())
-    """What was said during the run."""
+    """Warnings that were given during the run."""
 
     # ---- do the chains agree? ----
 

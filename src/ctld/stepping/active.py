@@ -16,7 +16,7 @@ from ctld.stepping.same_kind import SameKind
 from ctld.stepping.table import Table
 
 Alike = tuple[torch.device, torch.dtype, float]
-"""What tensors have in common that one launch on a GPU takes: device, dtype, and weight in the sums."""
+"""Common properties of tensors that one launch on a GPU takes: device, dtype, and weight in the sums."""
 
 
 class ActiveGroup:
@@ -28,11 +28,11 @@ class ActiveGroup:
         self.parameters: list[Tensor] = []
         self.blocks: list[Block] = []
         self.weights: list[float] = []
-        """What each counts in sums that are added up over ranks."""
+        """Weight of each parameter in sums that are added up over ranks."""
         self.streams: list[int] = []
         self.momenta: list[Tensor] | None = []
         self.numel = 0
-        """How many elements move, on all ranks."""
+        """Number of elements that move, on all ranks."""
         self.on_cpu: list[int] = []
         """Places, in the lists above, of those that the kernels of CPUs take; next, those of GPUs; the others go by torch."""
         self.on_gpu: dict[Alike, list[int]] = {}
@@ -200,9 +200,9 @@ class Active:
                     )
         self.table.close()
         self.native = not any(group.others or group.on_gpu for group in self.groups)
-        """Whether one call of kernels.c does a whole step."""
+        """True if one call of kernels.c does a whole step."""
         self.refusable = not any(group.others or group.on_cpu for group in self.groups)
-        """Whether `engine.run` heeds `refused`: only GPUs do, where looking at it first would mean to wait."""
+        """True if `engine.run` heeds `refused`: only GPUs do, where looking at it first would mean to wait."""
         self.counting: set[int] = set()
         """Numbers of the groups whose parameters have steps to be counted, and of those that rest."""
         self.resting: set[int] = set()

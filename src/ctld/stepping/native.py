@@ -106,7 +106,7 @@ class Library:
         self.level = int(library.ctld_best_level())
         """Which of LEVELS runs: the best that the processor has. The numbers are the same with any."""
         self.threads: Callable[[], int] = torch.get_num_threads
-        """How many threads a step may use."""
+        """Number of threads that a step may use."""
         # OpenMP's threads do not survive a fork, and a child that asks for them hangs.
         os.register_at_fork(after_in_child=self._forget_threads)
 

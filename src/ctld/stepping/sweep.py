@@ -30,9 +30,9 @@ class Sweep(NamedTuple):
     """On the gradient. 0: the gradient is not read."""
     stride: float
     deviation: float = 0.0
-    """Of the noise. 0: none is drawn."""
+    """Deviation of the noise; at 0 none is drawn."""
     second_noise: bool = False
-    """Whether to draw a second number for each element, under the seed with another bit."""
+    """True to draw a second number for each element, under the seed with another bit."""
 
 
 class Compensation(NamedTuple):
@@ -46,7 +46,7 @@ class Reading(NamedTuple):
     """Reading of a plan: how the sums of its sweeps become the sums of its group."""
 
     kind: str = "only"
-    """Of "only" one sweep; the "mean" of kinetic energies, before a refreshment and after it; that of the "last" sweep."""
+    """Sums to use: of the "only" sweep, of the "last" sweep, or the "mean" of kinetic energies around a refreshment."""
     times: float = 1.0
     """Factor on the first sweep's Σp²."""
     over: float = 1.0
@@ -77,12 +77,12 @@ class Plan(NamedTuple):
     sweeps: tuple[Sweep, ...]
     """None: the group rests, and its sums are made all the same."""
     decay: float = 0.0
-    """Of the prior, whose gradient decay·θ enters the sweeps that have an impulse."""
+    """Decay of the prior, whose gradient decay·θ enters the sweeps that have an impulse."""
     ascend: bool = False
     measure: bool = False
-    """Whether sums are wanted; of a plan with a compensation the number of clamped variances is known in any case."""
+    """True if sums are wanted; of a plan with a compensation the number of clamped variances is known in any case."""
     scaled: bool = False
-    """Whether s is `state["scale"]` of each parameter."""
+    """True if s is `state["scale"]` of each parameter."""
     compensation: Compensation | None = None
     reading: Reading = ONLY
 
@@ -109,13 +109,13 @@ class SantaPlan(NamedTuple):
     target: float
     """η/β: what u² should be."""
     variance: float
-    """Of the noise, over g of the step before."""
+    """Variance of the noise, over g of the step before."""
     smoothing: float
     epsilon: float
     symmetric: bool
     """The symmetric splitting, or Euler's scheme."""
     exploring: bool
-    """Whether ξ moves and there is noise."""
+    """True if ξ moves and there is noise."""
     adapt: bool = True
     decay: float = 0.0
     ascend: bool = False

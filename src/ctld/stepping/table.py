@@ -26,7 +26,7 @@ class Table:
         self.rows: list[Any] = []
         """One for each tensor; fields are those of layout.h."""
         self.plans: list[AnyPlan | None] = [None] * groups
-        """What the structures of the groups hold."""
+        """Plans that the structures of the groups hold."""
         self.units = self.elements = 0
         self._cells = array("q")
         self._accounts: list[Any] = []

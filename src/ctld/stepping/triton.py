@@ -33,7 +33,7 @@ TYPES = {
     torch.float64: ("float64", "float64"),
     torch.bfloat16: ("bfloat16", "float32"),
 }
-"""Of parameters and gradients; and, in Triton's names, what they are stored as and what momenta and arithmetic are in."""
+"""Dtypes of parameters and gradients, with Triton's names of the dtype in memory and of that of momenta and arithmetic."""
 
 CHUNK = 2048  # elements for one program; a multiple of the 32 whose noise is made together
 WARPS = 8  # so that a thread has eight elements; 40 to 70 registers by Triton 3.9 for compute capability 8.0

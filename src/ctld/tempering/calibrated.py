@@ -36,7 +36,7 @@ from ctld.tempering.warm_up import MANY, WarmUp
 _log = logging.getLogger("ctld")
 
 DEEPEST = 0.85
-"""Of `depth="auto"`: the paper's depth."""
+"""Largest depth of `depth="auto"`: the paper's."""
 _FORGETTING = math.exp(-0.2)
 _LARGEST_KICK = 0.4  # of p by B's typical force, relative to its thermal size
 _LEAST_MASS = 400.0

@@ -49,7 +49,7 @@ class Exploration(NamedTuple):
     normal: float
     """One standard normal number, for a momentum of α."""
     steps: int = 1
-    """How many steps explore; in each cycle, if there are cycles."""
+    """Number of steps that explore; in each cycle, if there are cycles."""
     cycles: bool = False
     integrator: str = "euler"
     noise_compensation: bool = False
@@ -62,12 +62,14 @@ class TemperatureControl(ABC):
     """α, if there is one; it is logged."""
     alpha_momentum: float | None = None
     remark: str | None = None
-    """What is to be said when the step is over; whoever says it takes it away. A warning may be an error, and must not come
-    between two halves of a step."""
+    """Warning to be given when the step is over; the optimizer that gives it removes it.
+
+    A warning may be an error, and must not come between two halves of a step.
+    """
     needs_potential: ClassVar[bool] = False
-    """Whether `begin` reads the potential. Then a step waits for the loss, and for one more look at the parameters."""
+    """True if `begin` reads the potential. Then a step waits for the loss, and for one more look at the parameters."""
     remedy: ClassVar[str | None] = None
-    """What to use where the temperature moves too fast for the parameters to follow, if it can."""
+    """Remedy where the temperature moves too fast for the parameters to follow; None if it cannot."""
 
     @property
     @abstractmethod

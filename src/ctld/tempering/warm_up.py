@@ -31,7 +31,7 @@ class Seen(NamedTuple):
     steps: int
     """Length of the window that this was seen in."""
     settled: bool = True
-    """Whether the window before it had the same mean, within what can be told."""
+    """True if the window before it had the same mean, within what can be told."""
 
     @property
     def enough(self) -> bool:
@@ -73,7 +73,7 @@ class Window(NamedTuple):
     block: float
     in_partial: float
     length: float
-    """Of the window that the result is from."""
+    """Length of the window that the result is from."""
     count_before: float
     settled: float
     partial: float

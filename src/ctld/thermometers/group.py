@@ -45,7 +45,7 @@ class ExploringGroup(NamedTuple):
     momentum: float
     decay: float
     elements: int
-    """How many move: none, at lr = 0."""
+    """Number of elements that move: none, at lr = 0."""
 
 
 class GroupThermometer:

@@ -44,14 +44,14 @@ class Thermometers:
         self.steps_per_epoch = None
         if steps_per_epoch is not None and integer("steps_per_epoch", steps_per_epoch, at_least=1) > 1:
             self.steps_per_epoch = steps_per_epoch
-        """How many batches an epoch has, if they are reshuffled; None if they are drawn with replacement, or all data."""
+        """Number of batches in an epoch, if they are reshuffled; None if they are drawn with replacement, or all data."""
         self._shares: dict[int, EpochShare] = {}
         self.period = max(MOST_OFTEN, min(RAREST, exploration_steps // PROBES))
         self.num_groups = 1
         self.sharded = False
-        """Whether what is held of a probe is one rank's alone."""
+        """True if what is held of a probe is one rank's alone."""
         self.warned = False
-        """Whether its advice has been given."""
+        """True if its advice has been given."""
         self.last_cold_step = -1
         """Number of the last step that explored at T itself, g = 1; −1 if none did."""
         self._groups: dict[int, GroupThermometer] = {}
