@@ -178,8 +178,8 @@ def test_bands_of_what_diverged_are_not_drawn_and_layers_are_told_apart():
 
 def test_unfinished_runs_are_named_above_their_curves():
     found = methods.lstm(read_study(LAPTOP.parent / "paper" / "charrnn"))
-    assert found.plots
-    assert all("have begun" in words or "has begun" in words for words in found.summary[:2])
+    drawn = [plot for plot in found.plots if plot.name.startswith("curves-")]
+    assert sum("begun" in words for words in found.summary) == len(drawn) > 0
 
 
 def test_scale_is_told_where_values_cannot_be_compared(tmp_path):
