@@ -37,6 +37,7 @@ from ctld.optimizers import (
     local,
     momentum_dtype,
     run,
+    zero_momentum,
 )
 
 _MEMORY = 1000
@@ -173,9 +174,9 @@ class ReSGLD(Sampler):
             swap = exchange.decide(*energies, factor, uniform, self.biased_divisor)
         if swap:
             for _, _, parameter in self._enumerate():
-                state = self.state[parameter]
-                state["momentum_buffer"].mul_(self.ratio**-0.5)
-                state["other_momentum"].mul_(self.ratio**0.5)
+                if state := self.state.get(parameter):  # what is frozen has none
+                    state["momentum_buffer"].mul_(self.ratio**-0.5)
+                    state["other_momentum"].mul_(self.ratio**0.5)
         # First those in the model, which were hot; then the others, at the gradients that were kept.
         self._advance(active, cold=swap)
         self._trade()
@@ -206,7 +207,8 @@ class ReSGLD(Sampler):
     def _scale_momenta(self, factor: float) -> None:
         for _, _, parameter in self._enumerate():
             for name in ("momentum_buffer", "other_momentum"):
-                self.state[parameter][name].mul_(factor)
+                if name in self.state.get(parameter, {}):
+                    self.state[parameter][name].mul_(factor)
 
     def _trade(self) -> None:
         """Puts the other chain's parameters and momenta in place of the model's."""
@@ -220,7 +222,7 @@ class ReSGLD(Sampler):
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
         dtype = momentum_dtype(parameter)
-        velocities = [torch.zeros_like(parameter, dtype=dtype, requires_grad=False) for _ in range(2)]
+        velocities = [zero_momentum(parameter) for _ in range(2)]
         size = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
         self._draw_momentum(velocities[0], index, deviation=size)
         self._draw_momentum(velocities[1], index + _OTHERS, deviation=math.sqrt(self.ratio) * size)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ctld.checks import integer, real, warn_user
 from ctld.noise import ALPHA, scalar_normal
-from ctld.optimizers import Active, Facts, Observation, Part, Plan, Sampler, Sums, Sweep, momentum_dtype, wide_dtype
+from ctld.optimizers import Active, Facts, Observation, Part, Plan, Sampler, Sums, Sweep, wide_dtype, zero_momentum
 
 PLATEAU = 0.1
 """|α| up to which g = 1."""
@@ -227,7 +227,7 @@ class TACTHMC(Sampler):
         return torch.as_tensor(value, dtype=wide_dtype(self._device()), device=self._device())
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        velocity = zero_momentum(parameter)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
         self._draw_momentum(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

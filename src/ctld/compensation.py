@@ -86,7 +86,8 @@ class NoiseCompensation:
         if self.active:
             self.loss.interrupt()
             for state in states:
-                state["gradients_seen"] = 0
+                if state:  # what is frozen has none
+                    state["gradients_seen"] = 0
 
     def state_dict(self) -> dict[str, Any]:
         counts = {"clamped": self.clamped, "compensated": self.compensated}

@@ -104,12 +104,21 @@ def observe(
     if not together and not any(isinstance(value, Tensor) for value in (*losses, *fit)):
         loss = losses[0] if len(losses) == 1 else float(sum(losses))
         return loss, 0.0 if all(fit) else 1.0, 1.0, 0.0, 0.0, prior  # type: ignore[return-value]
-    dtype = wide_dtype(device)
-    terms = [torch.as_tensor(loss, dtype=_wide(loss)).reshape(()).to(device, dtype) for loss in losses]
-    odd = torch.stack([torch.as_tensor(value).to(device).logical_not() for value in fit]).any().to(dtype)
     marks = mark(facts()) if together else 0.0
-    rest = torch.tensor((1.0, marks, marks * marks, prior), dtype=dtype, device=device)
-    return ranks.sum(torch.cat((torch.stack((torch.stack(terms).sum(), odd)), rest)))
+    # Filled in on the device: a tensor made of numbers here would be copied from pageable memory, for which the host waits.
+    numbers = torch.zeros(6, dtype=wide_dtype(device), device=device)
+    total, odd = numbers[0], numbers[1]
+    for loss in losses:
+        total += loss.reshape(()).to(device, numbers.dtype, non_blocking=True) if isinstance(loss, Tensor) else loss
+    for value in fit:
+        if isinstance(value, Tensor):
+            odd += value.to(device, non_blocking=True).logical_not()
+        elif not value:
+            odd += 1.0
+    for place, number in ((2, 1.0), (3, marks), (4, marks * marks), (5, prior)):
+        if number:
+            numbers[place].fill_(number)
+    return ranks.sum(numbers)
 
 
 def on_host(rows: list[Any]) -> list[Sequence[float]]:
@@ -122,8 +131,3 @@ def on_host(rows: list[Any]) -> list[Sequence[float]]:
     read: list[float] = torch.cat([row.to(device, dtype) for row in there]).tolist()
     numbers = iter(read)
     return [[next(numbers) for _ in row] if isinstance(row, Tensor) else row for row in rows]
-
-
-def _wide(loss: Loss) -> torch.dtype:
-    """Return the dtype in which to read a loss: a number in float64, a tensor in the widest that its device has."""
-    return wide_dtype(loss.device) if isinstance(loss, Tensor) else torch.float64

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import ctld
-from ctld import CTLD, NonFiniteError
+from ctld import CTLD, NonFiniteError, create
 from targets import Classification, train
 
 OPTIONS = {"lr": 0.05, "momentum": 0.8, "weight_decay": 1e-2, "num_data": 96, "exploration_steps": 20, "seed": 1}
@@ -253,3 +253,39 @@ class TestSteps:
         problem.model[2].weight.grad[1, 3] = math.nan
         optimizer.step()
         assert problem.model[2].weight.isnan().any()
+
+
+class TestStrangeTensors:
+    def test_wrapper_subclasses_get_a_sentence(self):
+        from torch.testing._internal.two_tensor import TwoTensor
+
+        wrapped = TwoTensor(torch.ones(3), torch.ones(3))
+        with pytest.raises(
+            ValueError, match="a plain tensor, got a TwoTensor, which keeps its numbers in other tensors"
+        ):
+            CTLD([nn.Parameter(wrapped)], **OPTIONS)
+
+    def test_a_captured_step_is_refused(self, monkeypatch):
+        parameter = nn.Parameter(torch.ones(3))
+        optimizer = CTLD([parameter], **OPTIONS)
+        parameter.grad = torch.ones(3)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        with pytest.raises(RuntimeError, match="must not be captured in a CUDA graph"):
+            optimizer.step(loss=1.0)
+        assert torch.equal(parameter, torch.ones(3))
+
+
+class TestTwins:
+    @pytest.mark.parametrize(("start", "seed", "said"), [(0.0, 1, True), (1.0, 1, False), (0.0, 2, False)])
+    def test_one_seed_for_two_models_is_said(self, caplog, start, seed, said):
+        first = create("sgld", [nn.Parameter(torch.ones(3))], lr=0.1, num_data=9, seed=1)
+        create("sgld", [nn.Parameter(torch.full((3,), start))], lr=0.1, num_data=9, seed=seed)
+        assert first.seed == 1
+        assert ("both get the same noise" in caplog.text) == said
+
+    def test_without_noise_there_is_nothing_to_say(self, caplog):
+        for value in (0.0, 1.0):
+            kept = CTLD([nn.Parameter(torch.full((3,), value))], 0.1, num_data=9, exploration_steps=0)  # noqa: F841
+            create("easgd", [nn.Parameter(torch.full((3,), value))], lr=0.1)
+        assert not caplog.text

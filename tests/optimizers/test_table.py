@@ -714,6 +714,7 @@ BAD = {
     "exploration_share": [-0.1, 1.1, math.nan],
     "localization": [-0.1, math.nan],
     "adapt_steps": [0, 1.5, math.nan],
+    "steps_per_epoch": [0, 2.5],
 }
 
 

@@ -28,7 +28,7 @@ from ctld.ranks import Facts
 from ctld.sharding import local
 from ctld.stepping.active import Active
 from ctld.stepping.engine import run
-from ctld.stepping.foreach import Noise, momentum_dtype, wide_dtype
+from ctld.stepping.foreach import Noise, momentum_dtype, wide_dtype, zero_momentum
 from ctld.stepping.sweep import Plan, Sums, Sweep
 from ctld.thermometers import GroupTemperatures
 
@@ -70,6 +70,7 @@ __all__ = [
     "momentum_dtype",
     "run",
     "wide_dtype",
+    "zero_momentum",
 ]
 
 

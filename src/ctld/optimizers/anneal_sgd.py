@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ctld.optimizers.sampler import Sampler
 from ctld.schedules import annealed_variance, described
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import zero_momentum
 from ctld.stepping.sweep import Plan, Sweep
 
 
@@ -60,5 +60,5 @@ class AnnealSGD(Sampler):
         return super()._settings() | {"noise_variance": described(self.noise_variance)}
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        zeros = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        zeros = zero_momentum(parameter)
         self.state[parameter] = {"momentum_buffer": zeros}

@@ -13,7 +13,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class Resumable(TakesLoss, ABC):
 
     noise: str
     seed: int
+    _starts_frozen: ClassVar[bool]
     _method: str
     """Name of the class that was built, whatever wraps it."""
     _accepted: dict[str, Any] | None  # a state that is being loaded
@@ -172,8 +173,8 @@ class Resumable(TakesLoss, ABC):
     def _restore_dtypes(self, accepted: dict[str, Any]) -> None:
         """Make momenta what they were when saved: torch casts them to the parameter's dtype."""
         for key, (index, group, parameter) in zip(_keys(accepted), self._enumerate(), strict=True):
-            if key not in accepted["state"]:
-                _log.warning("the state has no momentum for parameter %d, which is frozen; it starts afresh", index)
+            if key not in accepted["state"] and self._starts_frozen:
+                _log.warning("the state has none for parameter %d, which is frozen; it starts afresh", index)
                 self._start_parameter(group, parameter, index)
             for name, value in accepted["state"].get(key, {}).items():
                 if isinstance(value, Tensor):
@@ -254,7 +255,10 @@ class Resumable(TakesLoss, ABC):
 
     def _check_entries(self, index: int, parameter: Tensor, entries: dict[str, Any]) -> None:
         """Refuse what is not the state of this parameter."""
-        expected = self.state[parameter]
+        expected = self.state.get(parameter, {})
+        if not expected and not parameter.requires_grad:
+            # Version 0.2 kept momenta of what is frozen, too.
+            expected = {name: parameter if isinstance(value, Tensor) else 0 for name, value in entries.items()}
         if set(entries) != set(expected) and (entries or parameter.requires_grad):
             raise ValueError(
                 f"the state of parameter {index} has {sorted(entries)}, expected {sorted(expected)}; build the "

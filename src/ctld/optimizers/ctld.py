@@ -45,7 +45,7 @@ from ctld.ranks import Facts
 from ctld.stepping import engine
 from ctld.stepping.active import Active
 from ctld.stepping.alpha import Alpha
-from ctld.stepping.foreach import momentum_dtype, wide_dtype
+from ctld.stepping.foreach import wide_dtype, zero_momentum
 from ctld.stepping.integrators import INTEGRATORS, buffer_unit, planned, rest, sgd
 from ctld.stepping.sweep import Plan, Sums
 from ctld.tempering import Exploration, Leg, TemperatureControl, Tempering, checked_control, diverged
@@ -336,7 +336,7 @@ class CTLD(Sampler):
             factor = (-unit if langevin else -1.0 / unit) if unit else 0.0
             for parameter in group["params"]:
                 # What is frozen has no velocity to carry over, and its thermal one would kick it when it thaws.
-                if "momentum_buffer" in self.state[parameter]:
+                if "momentum_buffer" in self.state.get(parameter, {}):
                     self.state[parameter]["momentum_buffer"].mul_(factor if parameter.requires_grad else 0.0)
             group["langevin"] = langevin
 
@@ -510,6 +510,10 @@ class CTLD(Sampler):
         if self.integrator == "ubu" and group["explore"] and float(group["momentum"]) == 0:
             raise ValueError('integrator="ubu" needs momentum > 0: without, motion between kicks is not free')
 
+    def _look_for_twins(self) -> None:
+        if self.exploration_steps and not (self._posterior.known and self._posterior.value == 0):
+            super()._look_for_twins()  # else there is no noise to share
+
     def _start_group(self, group: dict[str, Any]) -> None:
         self._choose_temperature()
         group["langevin"] = self.exploring and group["explore"]
@@ -517,7 +521,7 @@ class CTLD(Sampler):
             self._warned_of_rounding = warn_of_rounding(group, num_data=self.num_data, temperature=self.temperature)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        buffer = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        buffer = zero_momentum(parameter)
         if group["langevin"]:
             # r ~ N(0, T), hence v/√lr ~ N(0, T/N).
             self._draw_momentum(buffer, index, deviation=math.sqrt(self.temperature / self.num_data))

@@ -40,6 +40,8 @@ class EASGD(Sampler):
         The workers; the world, if left out and there is one.
     """
 
+    _starts_frozen = True  # the centre has all parameters
+
     def __init__(
         self,
         params: Any,
@@ -107,6 +109,9 @@ class EASGD(Sampler):
         sizes = [move.numel() for move in moves]
         for center, total in zip(centers, torch.split(flat, sizes), strict=True):
             center.add_(total.view(center.shape))
+
+    def _look_for_twins(self) -> None:
+        """There is no noise to share."""
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"period": self.period, "elasticity": self.elasticity}

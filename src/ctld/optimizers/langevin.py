@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ctld.optimizers.sampler import Sampler
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import zero_momentum
 from ctld.stepping.sweep import Plan, Sweep
 
 
@@ -66,7 +66,7 @@ class Langevin(Sampler):
         return _plan(lr, momentum, self.temperature, self.num_data, decay, ascend)
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        u = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        u = zero_momentum(parameter)
         self._draw_momentum(u, index, deviation=math.sqrt(self.temperature / self.num_data))
         self.state[parameter] = {"momentum_buffer": u}
 

@@ -4,6 +4,9 @@ from itertools import chain
 from typing import Any
 
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ctld.sharding import sharded
 
 
 def check_parameters(groups: list[dict[str, Any]]) -> None:
@@ -14,6 +17,12 @@ def check_parameters(groups: list[dict[str, Any]]) -> None:
             raise ValueError(
                 f"a parameter of shape {tuple(parameter.shape)} is on the meta device and has no values; materialize the "
                 "model (model.to_empty, then initialize it) before building the optimizer"
+            )
+        wraps: Any = is_traceable_wrapper_subclass  # whose type says that there is no such tensor
+        if wraps(parameter) and not sharded(parameter):
+            raise ValueError(
+                f"a parameter must be a plain tensor, got a {type(parameter).__name__}, which keeps its numbers in other "
+                "tensors. Train the plain model, and quantize it afterwards"
             )
         if not parameter.is_floating_point():
             raise ValueError(

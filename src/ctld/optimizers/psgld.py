@@ -11,12 +11,11 @@ in practice, so the law is wrong while V moves; `adapt_steps` freezes V. Then ea
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ctld.checks import flag, integer, real
 from ctld.optimizers.sgld import SGLD
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import zero_momentum
 from ctld.stepping.sweep import PsgldPlan
 
 
@@ -71,5 +70,5 @@ class PSGLD(SGLD):
         flag("adapt", group["adapt"])
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        zeros = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        zeros = zero_momentum(parameter)
         self.state[parameter] = {"square_average": zeros}

@@ -3,10 +3,13 @@
 A step is written once, in `Sampler._step`: gather, see, refuse, plan, run, settle. A method says in `_plan` what a group does.
 """
 
+import logging
 import zlib
 from collections.abc import Callable, Sequence
 from itertools import chain
+from operator import is_
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import torch
 import torch.distributed
@@ -36,6 +39,13 @@ PATIENCE = 20
 """Refused steps in a row after which the message says that the parameters are lost."""
 
 
+_log = logging.getLogger("ctld")
+_LIVE: "WeakValueDictionary[Any, Sampler]" = WeakValueDictionary()
+"""The optimizers of this process, by seed and shapes of their parameters."""
+_SAID: set[Any] = set()
+"""Those of which it was said that they are twins."""
+
+
 class Sampler(Resumable):
     """Base of the optimizers of this package; holds no algorithm.
 
@@ -55,6 +65,8 @@ class Sampler(Resumable):
         Where a method has phases.
     """
 
+    _starts_frozen: ClassVar[bool] = False
+    """Whether parameters that need no gradient have a state, too; else they get one when they thaw."""
     reads_loss: ClassVar[bool] = False
     """True if a step of the method may need the loss."""
     check_gradients: bool = False
@@ -103,6 +115,23 @@ class Sampler(Resumable):
             raise ValueError("there are no parameters to train; give model.parameters()")
         check_parameters(self.param_groups)
         self.seed = self._common_seed(seed)
+        self._look_for_twins()
+
+    def _look_for_twins(self) -> None:
+        """Say once where another optimizer of this process has the same noise, for other parameters of the same shapes."""
+        mine = [parameter for _, _, parameter in self._enumerate()]
+        key = self.seed, tuple(parameter.shape for parameter in mine)
+        twin, _LIVE[key] = _LIVE.get(key), self
+        theirs = [] if twin is None else [parameter for _, _, parameter in twin._enumerate()]
+        if not theirs or key in _SAID or any(map(sharded, mine)) or any(map(is_, mine, theirs)):
+            return
+        if any(p.device != q.device or not torch.equal(p, q) for p, q in zip(mine, theirs, strict=True)):
+            _SAID.add(key)
+            _log.warning(
+                "two optimizers have seed = %d and parameters of the same shapes: both get the same noise, and their "
+                "models move alike. Give each a seed of its own",
+                self.seed,
+            )
 
     @property
     def steps(self) -> int:
@@ -434,7 +463,7 @@ class Sampler(Resumable):
         for group in groups:
             self._start_group(group)
         for index, group, parameter in self._enumerate():
-            if any(group is new for new in groups):
+            if any(group is new for new in groups) and (parameter.requires_grad or self._starts_frozen):
                 self._start_parameter(group, parameter, index)
         self._ready = True
         self._publish()
@@ -476,6 +505,11 @@ class Sampler(Resumable):
         if active is None or not active.follow(lists, self.state):
             self._start_strangers()
             ranks = self.ranks.size if self._sharded else 1
+            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    "a step must not be captured in a CUDA graph, which would replay the noise of this one. Capture forward "
+                    "and backward, and call optimizer.step() after each replay"
+                )
             active = self._known["active"] = Active(lists, self.state, parameter_stream(0), ranks=ranks)
         return active
 

@@ -27,7 +27,7 @@ from ctld.checks import flag, real
 from ctld.clock import Clock
 from ctld.optimizers.sampler import Sampler
 from ctld.schedules import Schedule, described, polynomial_growth, schedule
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import zero_momentum
 from ctld.stepping.sweep import AnyPlan, Plan, SantaPlan
 
 
@@ -136,7 +136,7 @@ class Santa(Sampler):
         }
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        u = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        u = zero_momentum(parameter)
         root = math.sqrt(float(group["lr"]) / self.num_data)
         self._draw_momentum(u, index, deviation=root)
         self.state[parameter] = {

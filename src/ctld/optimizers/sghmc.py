@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ctld.checks import real
 from ctld.optimizers.sampler import Sampler
-from ctld.stepping.foreach import momentum_dtype
+from ctld.stepping.foreach import zero_momentum
 from ctld.stepping.sweep import Plan, Sweep
 
 
@@ -91,7 +91,7 @@ class SGHMC(Sampler):
         return super()._settings() | {"noise_estimate": self.noise_estimate}
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        velocity = zero_momentum(parameter)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
         self._draw_momentum(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

@@ -19,7 +19,7 @@ from torch import Tensor
 from ctld.checks import real
 from ctld.optimizers.sampler import Sampler
 from ctld.stepping.active import Active
-from ctld.stepping.foreach import momentum_dtype, wide_dtype
+from ctld.stepping.foreach import wide_dtype, zero_momentum
 from ctld.stepping.sweep import Plan, Sums, Sweep
 
 
@@ -91,7 +91,7 @@ class SGNHT(Sampler):
         group["thermostat"] = torch.tensor(start, dtype=wide_dtype(self._device()), device=self._device())
 
     def _initialize(self, group: dict[str, Any], parameter: Tensor, index: int) -> None:
-        velocity = torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False)
+        velocity = zero_momentum(parameter)
         deviation = math.sqrt(self.temperature * float(group["lr"]) / self.num_data)
         self._draw_momentum(velocity, index, deviation=deviation)
         self.state[parameter] = {"momentum_buffer": velocity}

@@ -63,10 +63,11 @@ def automatic_temperature(
     """
     if not exploration_steps:
         return 0.0
-    groups = [group for group in groups if group["explore"] and group["params"]]
+    groups = [group for group in groups if group["explore"] and any(p.requires_grad for p in group["params"])]
     if not groups:
         return math.nan
-    size = _mean_square([p for group in groups for p in group["params"]], square_norm)
+    # Frozen parameters do not move, and say nothing of how far those that do may go.
+    size = _mean_square([p for group in groups for p in group["params"] if p.requires_grad], square_norm)
     temperatures = []
     for group in groups:
         diffusion = (
@@ -101,7 +102,11 @@ def warn_of_rounding(group: dict[str, Any], *, num_data: float, temperature: flo
     """Warn of the first low-precision parameter whose thermal motion is lost, being smaller than the rounding."""
     move = math.sqrt(float(group["lr"]) * temperature / num_data)
     for parameter in group["params"]:
-        if parameter.dtype in (torch.bfloat16, torch.float16) and move < rounding(parameter):
+        if (
+            parameter.requires_grad
+            and parameter.dtype in (torch.bfloat16, torch.float16)
+            and move < rounding(parameter)
+        ):
             warn_user(
                 f"the noise moves a {parameter.dtype} parameter of shape {tuple(parameter.shape)} by {move:.1g} a step, less "
                 f"than its rounding of {rounding(parameter):.1g}: most of it is lost. Keep parameters in float32 and use "

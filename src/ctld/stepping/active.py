@@ -13,6 +13,7 @@ from ctld.sharding import Block, LocalState, block, local, sharded
 from ctld.stepping import native, triton
 from ctld.stepping.foreach import Part
 from ctld.stepping.same_kind import SameKind
+from ctld.stepping.staging import STORED, Staged, in_place
 from ctld.stepping.table import Table
 
 Alike = tuple[torch.device, torch.dtype, float]
@@ -157,6 +158,8 @@ class Active:
             return False
         there = [*map(_address, gradients)]
         self.table.set_gradients(there)
+        for staged in self.staged.values():
+            staged.point()
         return all(there) or all(address or not size for address, size in zip(there, self._sizes, strict=True))
 
     def use(self, group: ActiveGroup, buffers: tuple[str, ...]) -> None:
@@ -171,7 +174,18 @@ class Active:
                     self._fill_table()
                     return
                 setattr(self.row(group, place), name, buffer.data_ptr())
+        self._stage(group)
         self._list_buffers()
+
+    def _stage(self, group: ActiveGroup) -> None:
+        """Give the kernels copies of what they cannot read where it lies."""
+        for place in group.on_cpu:
+            owner, entries = group.owners[place], group.state[group.owners[place]]
+            names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
+            buffers = [local(entries[name]) for name in names]
+            self.staged.pop((id(group), place), None)
+            if not in_place(group.parameters[place], local(owner.grad), *buffers):
+                self.staged[id(group), place] = Staged(owner, entries, names, self.row(group, place))
 
     def row(self, group: ActiveGroup, place: int) -> Any:
         """Return the row of a parameter that a kernel of CPUs takes."""
@@ -185,7 +199,9 @@ class Active:
             group.buffers, places = (), self._rows.setdefault(id(group), {})
             accounts: dict[tuple[torch.dtype, float], list[int]] = {}
             for place in group.on_cpu:
-                accounts.setdefault((group.parameters[place].dtype, group.weights[place]), []).append(place)
+                dtype = group.parameters[place].dtype
+                dtype = torch.float32 if dtype is torch.float16 else dtype
+                accounts.setdefault((dtype, group.weights[place]), []).append(place)
             for (dtype, weight), chosen in accounts.items():
                 self.table.open_account(number, dtype, weight)
                 for place in chosen:
@@ -199,6 +215,10 @@ class Active:
                         stream=group.streams[place],
                     )
         self.table.close()
+        self.staged: dict[tuple[int, int], Staged] = {}
+        """Copies for the kernels of CPUs, of what they cannot read where it lies; by group and place."""
+        for group in self.groups:
+            self._stage(group)
         self.native = not any(group.others or group.on_gpu for group in self.groups)
         """True if one call of kernels.c does a whole step."""
         self.refusable = not any(group.others or group.on_cpu for group in self.groups)
@@ -223,31 +243,26 @@ class Active:
         self._there: list[int] = []
         for group in self.groups:
             for place in self._rows[id(group)]:
-                entries, row = group.state[group.owners[place]], self.row(group, place)
-                if group.momenta is not None:
-                    self._buffers.append((entries, "momentum_buffer"))
-                    self._there.append(row.momentum)
-                self._buffers += [(entries, name) for name in group.buffers]
-                self._there += [getattr(row, name) for name in group.buffers]
+                entries = group.state[group.owners[place]]
+                names = group.buffers if group.momenta is None else ("momentum_buffer", *group.buffers)
+                self._buffers += [(entries, name) for name in names]
+                self._there += [local(entries[name]).data_ptr() for name in names]
 
 
 _address, _grad = Tensor.data_ptr, attrgetter("grad")
 
 
 def plain(parameter: Tensor, gradient: Tensor, momentum: Tensor | None) -> bool:
-    """True if a kernel can take the tensor: in one piece, of a known dtype, and no subclass of a tensor."""
+    """True if a kernel can take a parameter: of a known dtype, no subclass of a tensor, on GPUs in one piece."""
     dtype = parameter.dtype
     return (
         (triton.available() if parameter.is_cuda else parameter.is_cpu and native.stepper() is not None)
-        and dtype in native.TYPES
+        and dtype in STORED
         and gradient.dtype is dtype
         and (type(parameter) is Parameter or type(parameter) is Tensor)
         and type(gradient) is Tensor
         and gradient.shape == parameter.shape
-        and (gradient.data_ptr() != 0 or not gradient.numel())  # torch has tensors of zeros that are nowhere in memory
-        and parameter.is_contiguous()
-        and gradient.is_contiguous()
-        and not gradient.is_neg()
+        and (not parameter.is_cuda or in_place(parameter, gradient, momentum))
         and (momentum is None or fits(momentum, parameter))
     )
 
@@ -256,7 +271,7 @@ def fits(buffer: Tensor, parameter: Tensor) -> bool:
     """True if the kernels can take a buffer of an optimizer for a parameter that they can take."""
     return (
         buffer.device == parameter.device
-        and buffer.dtype is native.TYPES[parameter.dtype].momentum
+        and buffer.dtype is STORED[parameter.dtype].momentum
         and buffer.shape == parameter.shape
-        and buffer.is_contiguous()
+        and (not parameter.is_cuda or buffer.is_contiguous())
     )

@@ -78,8 +78,12 @@ def run(
         kind, seed, step = noise or _NOWHERE
         address = 0 if alpha is None else alpha.address
         table.set_step(library.threads(), kind, seed, seed ^ SECOND_NOISE, step, check, address)
+        if active.staged:
+            _fetch(active)
         if library.run(table.address) == _UNFIT:
             return None
+        if active.staged:
+            _give_back(active, resting)
         increment_version(active.moved if not resting else _moving(active, resting))  # as torch's own writes do
     made: list[Sums] = []
     for number, plan in enumerate(plans):
@@ -99,6 +103,7 @@ def finite(active: Active) -> bool | Tensor:
     if active.table.units:
         library: Any = native.load()
         active.table.set_step(library.threads(), None, 0, 0, 0, True, 0)
+        _fetch(active)
         if not library.fit(active.table.address):
             return False
     if active.native:
@@ -120,6 +125,7 @@ def square_norms(active: Active, *, check: bool = False) -> list[float] | None:
         return [_square_norm(group) for group in active.groups]
     library: Any = native.load()
     table.set_step(library.threads(), None, 0, 0, 0, check, 0)
+    _fetch(active)
     return table.priors if library.square_norms(table.address) else None
 
 
@@ -170,6 +176,19 @@ def _counted(group: ActiveGroup, plan: AnyPlan) -> None:
         group.state[owner][name] += 1
 
 
+def _fetch(active: Active) -> None:
+    """Have the kernels see what lies where they cannot read it."""
+    for staged in active.staged.values():
+        staged.fetch()
+
+
+def _give_back(active: Active, resting: dict[int, Any]) -> None:
+    rest = {id(active.groups[number]) for number in resting}
+    for (group, _), staged in active.staged.items():
+        if group not in rest:
+            staged.give_back()
+
+
 def _at_rest(group: ActiveGroup, plan: Any) -> Any:
     """Return the sums of a group that does not move, if they are wanted; by torch, since that is rare."""
     if not plan.measure or not group.parameters:
@@ -208,9 +227,11 @@ def _elsewhere(group: ActiveGroup, plan: AnyPlan, noise: Noise | None, refused: 
             others = sorted([*others, *places])
     if others:
         made.append(foreach.advance(group.part(others), plan, noise))
+    # On a GPU, if one has a part of it: a copy from there to the host would have to be waited for before it is read.
+    made.sort(key=lambda rows: rows[0].is_cpu)
     total = made[0]
     for rows in made[1:]:
-        total = [row + sums.to(row.device, row.dtype, non_blocking=True) for row, sums in zip(rows, total, strict=True)]
+        total = [row + sums.to(row.device, row.dtype, non_blocking=True) for row, sums in zip(total, rows, strict=True)]
     return total
 
 

@@ -68,6 +68,12 @@ def momentum_dtype(parameter: Tensor) -> torch.dtype:
     return torch.float64 if parameter.dtype == torch.float64 else torch.float32
 
 
+def zero_momentum(parameter: Tensor) -> Tensor:
+    """Return zeros for a parameter's momentum; row-major on a CPU, where the kernels then need no copy of it."""
+    layout = torch.contiguous_format if parameter.is_cpu else torch.preserve_format
+    return torch.zeros_like(parameter, dtype=momentum_dtype(parameter), requires_grad=False, memory_format=layout)
+
+
 def total_gradients(parameters: list[Tensor], gradients: list[Tensor], *, decay: float, ascend: bool) -> list[Tensor]:
     """Return ∇(±loss + decay·‖θ‖²/2) in the dtype of the momenta; the gradients themselves are left alone."""
     gradients = [g.to(momentum_dtype(p)) for p, g in zip(parameters, gradients, strict=True)]
@@ -135,7 +141,7 @@ def finite(gradients: list[Tensor]) -> Tensor | bool:
     if not gradients:
         return True
     norms = torch._foreach_norm(gradients, math.inf)  # the one norm that cannot overflow
-    fit = [norm.to(norms[0].device, torch.float64) < largest(norm.dtype) for norm in norms]
+    fit = [(norm < largest(norm.dtype)).to(norms[0].device) for norm in norms]
     return torch.stack(fit).all()
 
 
