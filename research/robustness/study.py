@@ -34,26 +34,37 @@ class Plan:
     seeds: int
     weight_decays: Sequence[float] = WEIGHT_DECAYS
     shorten: int = 1
-    """What budgets and rows are divided by, to see that all works."""
+    """What budgets are divided by, to see that all works."""
+    parts: Sequence[str] = ("core",)
+    """Halves of the methods: the three that the verdict is about, and their rivals."""
 
 
 PLANS = {
-    "smoke": Plan(("wine-mlp", "digits-bn", "diabetes"), 2, (3e-3,), shorten=5),
+    "smoke": Plan(("wine-mlp", "digits-bn", "diabetes"), 2, (3e-3,), shorten=5, parts=("core", "rivals")),
     "design": Plan([problem.name for problem in problems.DESIGN], 3),
     "laptop": Plan([problem.name for problem in problems.FINAL], 3),
+    "rivals": Plan([problem.name for problem in problems.FINAL], 3, parts=("rivals",)),
 }
 
 
 def cells(scale: str) -> Sequence[Cell]:
-    """A cell for each problem and half of the methods: the three that the verdict is about come first."""
+    """Return a cell for each problem and half of the methods."""
     plan = PLANS[scale]
-    others = tuple(name for name in METHODS if name not in CORE)
-    found = []
-    for part, methods in (("core", CORE), ("others", others)):
-        for name in plan.problems:
-            facts = {"problem": name, "methods": methods, "plan": asdict(plan)}
-            found.append(Cell(f"{name}/{part}", facts, lambda found, key=(name, methods, plan): work(found, *key)))
-    return found
+    halves = {"core": CORE, "rivals": tuple(name for name in METHODS if name not in CORE)}
+    return [
+        Cell(
+            f"{name}/{part}",
+            {"problem": name, "methods": halves[part], "plan": _grid(plan)},
+            lambda found, key=(name, halves[part], plan): work(found, *key),
+        )
+        for part in plan.parts
+        for name in plan.problems
+    ]
+
+
+def _grid(plan: Plan) -> dict[str, Any]:
+    """Return what decides the numbers of a cell."""
+    return {name: value for name, value in asdict(plan).items() if name != "parts"}
 
 
 def points(problem: Problem, plan: Plan) -> Iterator[tuple[float, float, int]]:

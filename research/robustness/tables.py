@@ -41,7 +41,7 @@ def load(results: Path) -> pd.DataFrame:
 
 def verdicts(table: pd.DataFrame, method: str, reference: str = REFERENCE) -> pd.DataFrame:
     """Return a row for each point: mean difference, its 95 % interval by seeds, and a word after Holm's correction."""
-    wide = table.pivot_table(index=[*POINT, "seed"], columns="method", values="test_score", dropna=False)
+    wide = table.set_index([*POINT, "seed", "method"])["test_score"].unstack("method")
     both = (wide[method] - wide[reference]).unstack("seed")
     count = both.notna().sum(axis=1)
     failed = wide[method].unstack("seed").isna().sum(axis=1) > wide[reference].unstack("seed").isna().sum(axis=1)
