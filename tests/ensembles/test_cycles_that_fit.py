@@ -63,7 +63,8 @@ def test_a_short_run_is_sgd_along_a_cosine():
 )
 def test_networks_with_norm_layers_get_no_noise(norm, noise):
     model = nn.Sequential(nn.Linear(5, 8), norm, nn.ReLU(), nn.Linear(8, 3))
-    ensemble = Ensemble(model, 0.1, 160, 3000, steps_per_epoch=10, weight_decay=1e-2, seed=0)
+    options = {"steps_per_epoch": 10, "weight_decay": 1e-2, "temperature": "auto", "seed": 0}
+    ensemble = Ensemble(model, 0.1, 160, 3000, **options)
     assert ensemble.cycles == 6
     assert (ensemble.optimizer.temperature > 0) == noise
 

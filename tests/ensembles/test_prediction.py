@@ -1,9 +1,7 @@
 """predict: averages, their two uncertainties and metrics against numbers by hand; what it leaves alone; what it holds."""
 
 import math
-import re
 import sys
-import textwrap
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -277,18 +275,3 @@ def test_dicts_outputs_with_logits_and_a_call_of_ones_own():
     assert torch.equal(predict(WithAttribute(), samples, [(ROWS, ROWS)]).log_probabilities, expected)
     doubled = predict(Named(), samples, ROWS, forward=lambda model, rows: model(rows, scale=2.0)["logits"])
     torch.testing.assert_close(doubled.log_probabilities, (2 * expected).log_softmax(-1))
-
-
-@pytest.mark.slow
-def test_the_documents_examples_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    names = {}
-    torch.manual_seed(0)
-    for document in ("docs/ensembles.md", "research/flatness/README.md"):
-        text = (ROOT / document).read_text(encoding="utf-8")
-        for number, example in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
-            exec(compile(textwrap.dedent(example), f"{document}, example {number}", "exec"), names)
-    assert len(list(names["collector"].of_kind("cycle"))) == 5
-    assert len(list(names["trusted"])) <= len(list(names["collector"].of_kind("cold"))) > 0
-    assert names["metrics"]["error"] < 0.3
-    assert names["eigenvalues"].values[0] > 0
