@@ -84,10 +84,15 @@ class Losses:
         value = loss.detach().clone()  # some loops divide the loss in place
 
         def entered_backward(factor: Tensor) -> None:
-            scale = 1.0 if scaler is None else float(scaler.get_scale())
-            self._check_factor(factor, scale)
-            # On a CPU in float64; elsewhere the number stays on its device.
-            part = (value.double() if value.is_cpu else value) * factor.detach() / scale
+            if value.is_cpu:
+                scale = 1.0 if scaler is None else float(scaler.get_scale())
+                self._check_factor(factor, scale)
+                part = value.double() * factor.detach() / scale
+            else:  # nothing is read from the device here, where the host would wait for it
+                there = getattr(scaler, "_scale", None)  # of torch's GradScaler, which `get_scale` reads
+                if not isinstance(there, Tensor):
+                    there = 1.0 if scaler is None else float(scaler.get_scale())
+                part = value * factor.detach() / there
             observe(part.sum())
 
         loss.register_hook(entered_backward)  # type: ignore[no-untyped-call]

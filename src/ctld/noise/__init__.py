@@ -3,14 +3,16 @@
 `numbers` has no hidden state: element i of the logical, row-major flattened parameter gets the same number whatever
 the memory layout, the number of threads, the split of the parameter over calls or processes, and whether the run was
 resumed. A counter-based generator turns the counter (block, step, stream) under the key `seed` into words: ARS-7 on CPUs,
-where processors have instructions for it, Philox 4x32-10 elsewhere. `gaussian.py` turns words into numbers. On CPUs both
-are done in C where it could be built, elsewhere by numpy and torch; the bits are the same.
+where processors have instructions for it, Philox 4x32-10 on GPUs that Triton serves. `gaussian.py` turns words into numbers.
+Other devices use torch's own generator, keyed alike (`device.py`). On CPUs both are done in C where it could be built,
+elsewhere by numpy and torch; the bits are the same.
 
 Streams: `ALPHA` for the tempering variable, `INITIAL_MOMENTA` (its "step" is the parameter's index), and
 `parameter_stream(index)` for each parameter.
 """
 
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ctld.noise.ars import ars
+from ctld.noise.device import NAME, device_numbers
 from ctld.noise.gaussian import GROUP, gaussian, three_point
 from ctld.noise.philox import WORD, philox
 from ctld.stepping import native
@@ -35,8 +38,16 @@ _GROUPS_AT_A_TIME = 1 << 11  # keeps the intermediate words within the processor
 
 
 def generator_on(device: torch.device) -> str:
-    """Return the name of the generator that makes the noise on a device."""
-    return "ars-7" if device.type == "cpu" else "philox4x32-10"
+    """Return the name of the generator that makes the noise there."""
+    if device.type == "cpu":
+        return "ars-7"
+    return "philox4x32-10" if device.type in ("cuda", "meta") and _triton() else NAME
+
+
+@cache
+def _triton() -> bool:
+    """Return whether Triton is installed, whose kernels make Philox's numbers within a step."""
+    return find_spec("triton") is not None
 
 
 def parameter_stream(index: int) -> int:
@@ -78,7 +89,10 @@ def numbers(
     _check(kind, seed, step, stream, numel, offset)
     if numel == 0:
         return torch.empty(0, dtype=dtype, device=device)
-    library = native.load() if torch.device(device).type == "cpu" else None
+    where = torch.device(device)
+    if generator_on(where) == NAME:
+        return device_numbers(kind, seed, step, stream, numel, offset=offset, device=where).to(dtype)
+    library = native.load() if where.type == "cpu" else None
     if library is not None:
         return library.numbers(kind, seed, step, stream, offset, numel).to(dtype)
     return slow_numbers(kind, seed, step, stream, numel, offset=offset, device=device).to(dtype)
