@@ -60,7 +60,7 @@ def optimizer_for(model, method="ctld", *, calibrated=False, **options):
     if calibrated:
         options["tempering"] = ctld.tempering.CalibratedTempering(0.8, warm_up=100)
         options["tempering"]._least_warm_up = 10  # shorter than a user may have it
-    needs = ctld.OPTIMIZERS[method].needs
+    needs = (ctld.OPTIMIZERS | methods.METHODS)[method].needs
     known = {"num_data": ROWS, "exploration_steps": EXPLORATION, "num_steps": STEPS, "num_cycles": 2}
     options = (
         {name: value for name, value in known.items() if name in needs}

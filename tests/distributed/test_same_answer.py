@@ -34,7 +34,7 @@ VARIANTS = {
     "compensated": {"noise_compensation": True},
     "three-point": {"noise": "three_point"},
     "unchecked": {"check_gradients": False},
-    "baoab": {"integrator": "baoab"},
+    "by_baoab": {"integrator": "baoab"},
     "calibrated": {"integrator": "ubu", "calibrated": True},
     # It adapts from the twentieth gradient on.
     "preconditioned": {"preconditioner": ctld.RMSPreconditioner(every=1), "exploration_steps": 24, "steps": 26},

@@ -3,6 +3,7 @@
 A step is written once, in `Sampler._step`: gather, see, refuse, plan, run, settle. A method says in `_plan` what a group does.
 """
 
+import functools
 import logging
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,6 +15,9 @@ from weakref import WeakValueDictionary
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks as _global_post_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _global_pre_hooks
 
 from ctld.checks import NonFiniteError, accepts_torch_options, flag, integer, real
 from ctld.clock import Clock
@@ -21,7 +25,6 @@ from ctld.noise import INITIAL_MOMENTA, KINDS, MAX_SEED, parameter_stream
 from ctld.observation import Observation, observe
 from ctld.observing import Closure, Loss, Losses
 from ctld.optimizers.checkpoint import Part, Resumable
-from ctld.optimizers.hooks import quick_hooks
 from ctld.optimizers.parameters import check_parameters
 from ctld.optimizers.temperature import Temperature
 from ctld.ranks import PERIOD, Facts, Ranks, disagree, mark
@@ -37,6 +40,21 @@ Listener = Callable[[Loss | None, list[Loss]], None]
 
 PATIENCE = 20
 """Refused steps in a row after which the message says that the parameters are lost."""
+
+
+def quick_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `step` with torch's hooks and profiling around it where there are any, since they cost ten microseconds."""
+    served = Optimizer.profile_hook_step(step)
+
+    @functools.wraps(step)
+    def quick(self: Any, *arguments: Any, **options: Any) -> Any:
+        hooks = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        if hooks or _global_pre_hooks or _global_post_hooks or torch.autograd._profiler_enabled():
+            return served(self, *arguments, **options)
+        return step(self, *arguments, **options)
+
+    quick.hooked = True  # type: ignore[attr-defined]  # else torch wraps it once more
+    return quick
 
 
 _log = logging.getLogger("ctld")

@@ -5,12 +5,15 @@ a small step. Where torch has no such guard they are asked one by one; also wher
 like too, which do not matter here.
 """
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
 
+_log = logging.getLogger("ctld")
 _numel, _is_contiguous, _is_neg, _dtype = Tensor.numel, Tensor.is_contiguous, Tensor.is_neg, attrgetter("dtype")
 
 
@@ -46,9 +49,14 @@ def _guard_of(tensors: Sequence[Tensor]) -> Callable[..., bool]:
         ).check
         if check(*tensors) is True:
             return check
-    except Exception:
-        pass
+    except Exception as error:  # whatever a private class may raise
+        _say_once(f"{type(error).__name__}: {error}")
     return _never
+
+
+@cache
+def _say_once(reason: str) -> None:
+    _log.info("torch's guard of tensors cannot be used, so each step looks at them one by one (%s)", reason)
 
 
 def _never(*_: Tensor) -> bool:
