@@ -248,15 +248,24 @@ class Thermometers:
         groups = {number: GroupThermometer() for number, row in enumerate(rows.tolist()) if row[0]}
         for number, thermometer in groups.items():
             thermometer.numbers = rows[number].tolist()
-        self.warned = flag("warned_of_temperature", state_dict["warned_of_temperature"])
-        shares = state_dict.get("epoch_shares")
-        if shares is not None and shares.shape != (self.num_groups, EpochShare.NUMBERS):
-            raise ValueError(f"the epochs of the state are of shape {tuple(shares.shape)}: it has other groups")
-        self._shares = {}
-        for number, row in enumerate(shares.tolist() if shares is not None else ()):
-            if row[0] or row[1]:
-                self._shares[number] = EpochShare()
-                self._shares[number].numbers = row
+        warned = flag("warned_of_temperature", state_dict["warned_of_temperature"])
+        saved = state_dict.get("epoch_shares")
+        shares = {}
+        if saved is not None:
+            shape = self.num_groups, EpochShare.NUMBERS
+            if not isinstance(saved, Tensor) or saved.dtype != torch.float64 or saved.shape != shape or saved.is_meta:
+                raise ValueError(
+                    f"the epochs of the state are no numbers of shape {shape}; load one that this run has saved"
+                )
+            for number, row in enumerate(saved.tolist()):
+                if any(row):
+                    shares[number] = EpochShare()
+                    shares[number].numbers = row
+                    if shares[number].numbers != row:
+                        raise ValueError(
+                            f"the epochs of the state are {row}, which no run has; load one that was saved"
+                        )
+        self.warned, self._shares = warned, shares
         self._groups, self._readings, self._seen, self._elements, self._watched = groups, [], {}, {}, {}
         self.last_cold_step = last_cold_step
         self._window = -1  # of another seed
