@@ -243,7 +243,8 @@ def by_ctld(
     told |= {"temperature": found.hottest.mean if found.hottest else math.nan, "refused": sum(found.counts.refused)}
     told["said"] = " ".join(dict.fromkeys([*found.remarks, *(str(one.message) for one in seen)]))
     names = ("half_trips", "promised_half_trips", "warned")
-    trips = [{name: getattr(each.tempering, name, None) for name in names} for each in made]
+    kept = [each for chain, each in enumerate(made) if chain not in found.counts.lost]
+    trips = [{name: getattr(each.tempering, name, None) for name in names} for each in kept]
     return found.parameters["q"], told, trips
 
 
@@ -287,7 +288,7 @@ def work(found: Found, name: str, sampler: str, gradients: int, directory: Path)
     draws = posterior.constrained(drawn)
     found["all"] = score(posterior, draws.reshape(-1, posterior.dimension), truth) | told
     found["chains"] = [score(posterior, chain, truth) for chain in draws]
-    if len(trips) == len(draws):
+    if trips:
         found["chains"] = [row | trip for row, trip in zip(found["chains"], trips, strict=True)]
     found["all"]["switches"] = sum(row.get("switches", 0) for row in found["chains"])
     yield f"W1 {found['all']['w1']:.3f}, R-hat {told['r_hat']:.3f}"
@@ -373,6 +374,8 @@ def findings(results: Path) -> dict[str, Any]:
         if "share" in one:
             off = math.sqrt(float(((mine.share - 0.5) ** 2).mean()))
             row |= {"odds": f"{one.share:.2f}", "rms off ½": f"{off:.2f}", "switches": f"{one.switches:.0f}"}
+        if one.get("chains_lost", 0):
+            row["chains lost"] = f"{one.chains_lost:.0f} of {CHAINS}"
         row |= {of: f"{one[key]:.2f}" for of, key in (("R-hat", "r_hat"), ("temperature", "temperature")) if key in one}
         if "half_trips" in mine and mine.half_trips.notna().all():
             row["half-trips of promised"] = f"{mine.half_trips.median():.0f} of {mine.promised_half_trips.median():.0f}"
