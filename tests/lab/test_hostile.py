@@ -317,7 +317,8 @@ def test_report_escapes_whatever_a_record_says(tmp_path, ctld):
     assert not re.search(r"<script|<img[^>]*onerror", page.replace(f"<script>{own}</script>", ""))
     written = {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*") if path.is_file()}
     assert written == {"study", "page"}
-    assert {path.suffix for path in (tmp_path / "page").rglob("*") if path.is_file()} <= {".html", ".csv", ".json", ".svg"}
+    kinds = {path.suffix for path in (tmp_path / "page").rglob("*") if path.is_file()}
+    assert kinds <= {".html", ".csv", ".json", ".svg"}
     written = (tmp_path / "page" / "sda" / "study.json").read_text()
     assert "/etc/passwd" not in written
     for command in (["list", "."], ["compare", "study", "study"], ["status", "study"]):
