@@ -94,7 +94,7 @@ def regret(table: pd.DataFrame, method: str) -> pd.DataFrame:
 def findings(results: Path) -> dict[str, Any]:
     table = load(results)
     methods = [name for name in table["method"].unique() if name != REFERENCE]
-    order = ["auto cycles, T auto", "auto cycles, T = 0", *[n for n in methods if not n.startswith("auto")]]
+    order = ["auto cycles, T = 0", "auto cycles, T auto", *[n for n in methods if not n.startswith("auto")]]
     order = [name for name in order if name in methods]
     head = ["method", "better", "tie", "undecided", "worse", "worse after Holm"]
     rows = []
@@ -123,16 +123,17 @@ def findings(results: Path) -> dict[str, Any]:
         by_problem.append([problem, *cells, *[str(int((part["word"] == word).sum())) for word in WORDS]])
     found = counts(table, default)
     total = sum(found.values())
+    certain = int(rows[0][-1])
     noise = counts(table, "auto cycles, T auto", "auto cycles, T = 0")
     lines = [
         {
             "id": "default", "problem": f"the default beside SGD, {total} settings that nobody tuned",
-            "verdict": "worse in none" if not found["worse"] else f"worse in {found['worse']}",
-            "numbers": ", ".join(f"{found[word]} {word}" for word in WORDS),
+            "verdict": f"better in {found['better']}, worse in {found['worse']}",
+            "numbers": ", ".join(f"{found[word]} {word}" for word in WORDS) + f"; {certain} worse after Holm's correction",
         },
         {
             "id": "noise", "problem": "noise on against noise off, same cycles",
-            "verdict": "noise adds little" if noise["better"] <= 0.1 * total else "noise helps",
+            "verdict": "noise adds nothing" if noise["better"] <= noise["worse"] else "noise helps",
             "numbers": ", ".join(f"{noise[word]} {word}" for word in WORDS),
         },
     ]  # fmt: skip
