@@ -35,7 +35,7 @@ from render import finding, tabled
 CHAINS, BURN_IN, THIN, MOMENTUM = 10, 0.25, 10, 0.9
 LEVELS = (np.arange(200) + 0.5) / 200
 WRONG, OFF = 0.2, 0.1  # mean W1 in units of the reference's deviation, and distance of the odds from ½
-TITLES = {"baoab": "BAOAB", "langevin": "Langevin", "calibrated": "calibrated tempering", "nuts": "NUTS"}
+TITLES = {"baoab": "BAOAB", "langevin": "Langevin", "calibrated": "calibrated", "nuts": "NUTS"}
 HOME = "https://raw.githubusercontent.com/stan-dev/posteriordb/master/posterior_database"
 FILES = {
     "arK.json.zip": "6f2acbacb04655927bfc9173c42e51fc330bf08c6184242a62b7e39c22abe410",
@@ -384,7 +384,11 @@ def findings(results: Path) -> dict[str, Any]:
         told.append(
             finding(f"{name}-{sampler}", problem, verdict, f"W1 {one.w1:.3g}, R-hat {one.get('r_hat', math.nan):.2f}")
         )
-    tables = {"all": tabled(rows, missing="–")}
+    short: dict[str, dict[str, str]] = {}
+    for row in rows:
+        name, title = row[""].split(": ")
+        short.setdefault(name, {"W1": name})[title] = f"{row['W1']}, {row['answer']}"
+    tables = {"summary": tabled(list(short.values()), missing="–"), "all": tabled(rows, missing="–")}
     return {"study": "posteriordb", "title": "Four posteriors of posteriordb", "findings": told, "tables": tables}
 
 
