@@ -105,6 +105,7 @@ def configuration(study: str, method: str) -> dict[str, Any]:
 
 def parts(training: Training, effort: float) -> dict[str, Any]:
     """In seconds, medians with their intervals."""
+    training.restore()
     training.begin_stage()
     training.trace_every = 1  # as in explorations of up to 1,000 steps
     training.take_step()

@@ -4,7 +4,6 @@ import copy
 import math
 import re
 from contextlib import nullcontext
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -536,19 +535,6 @@ def test_twins_that_are_wrong_on_purpose():
     # Three standard deviations off: B/W is 9·(1/8)(7/8)·8/7 = 1.1.
     found = diagnostics.convergence({"theta": sampled(odd_centre=0.3)})["theta"]
     assert found.r_hat.min() > 1.1
-
-
-# ---- docs/chains.md ----
-
-
-def test_the_documents_example_runs(capsys):
-    text = (Path(__file__).parents[1] / "docs" / "chains.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    names = {}
-    exec(compile(example, "docs/chains.md", "exec"), names)
-    assert names["losses"].shape == (4,)
-    assert names["found"].r_hat.shape == ()
-    assert capsys.readouterr().out
 
 
 # ---- compiled ----

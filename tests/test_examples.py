@@ -50,14 +50,3 @@ def test_distributed(tmp_path):
     # In float32 the order of sums shows in the seventh digit; the printed α has six.
     assert resumed_alpha == pytest.approx(alpha, abs=1e-4)
     assert resumed_accuracy == pytest.approx(accuracy, abs=2e-3)
-
-
-def test_the_document_shows_the_example():
-    """What docs/distributed.md quotes of the example is in it, line by line."""
-    text = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-    quoted = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert quoted
-    source = [line.strip() for line in EXAMPLE.read_text(encoding="utf-8").splitlines()]
-    for line in quoted[1].splitlines():
-        if line.strip() and line.strip() != "...":
-            assert line.strip() in source, line

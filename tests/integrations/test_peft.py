@@ -81,6 +81,6 @@ def test_the_temperature_goes_by_the_adapters():
         for parameter in twin.parameters():
             if not parameter.requires_grad:
                 parameter.mul_(100.0)
-    options = {"num_data": 96, "total_steps": 600, "weight_decay": 1e-2, "seed": 0}
+    options = {"num_data": 96, "total_steps": 600, "weight_decay": 1e-2, "temperature": "auto", "seed": 0}
     one, two = (ctld.Ensemble(each, 0.05, **options).optimizer.temperature for each in (model, twin))
     assert 0 < one == two < 1

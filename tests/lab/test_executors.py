@@ -85,7 +85,7 @@ def test_refuses_nonsense(options, word):
 def test_threads_share_the_cores(tmp_path, monkeypatch):
     monkeypatch.setattr("ctld_lab.executors.cores", lambda: 8)
     (path,) = prepare(tmp_path, "good")
-    run_all([path], engine="local", workers=3)
+    run_all([path], engine="pool", workers=3)
     assert RunDirectory(path).environment()["threads"] == 2
 
 

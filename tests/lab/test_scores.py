@@ -21,6 +21,7 @@ def test_metrics_are_those_of_a_whole_prediction_whatever_the_batches():
         judged.add(averaged([each[start:stop] for each in logits]), labels[start:stop])
     mean = torch.stack([each.double().softmax(-1) for each in logits]).mean(0)
     expected = Prediction(mean.log(), torch.zeros(500), 4).metrics(labels)
+    del expected["smooth_ece"]  # needs all confidences at once
     assert judged.compute() == pytest.approx(expected, rel=1e-5)
     found = in_percent(judged)
     assert found["nll"] == pytest.approx(expected["nll"], rel=1e-12)
@@ -35,9 +36,9 @@ def test_certainty_beyond_probabilities_has_a_finite_nll():
 
 
 def test_metrics_of_nothing_and_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match="call add first"):
+    with pytest.raises(ValueError, match="Call add first"):
         Metrics().compute()
-    with pytest.raises(ValueError, match=r"\(n, classes\) and \(n,\)"):
+    with pytest.raises(ValueError, match="labels must have shape"):
         Metrics().add(torch.zeros(3, 2), torch.zeros(2, dtype=torch.int64))
 
 

@@ -30,7 +30,7 @@ def test_no_link_is_relative(hook):
     absolute = hook.long_description(readme, "https://example.org/ctld/blob/v1")
     assert relative(absolute) == []
     assert "](https://example.org/ctld/blob/v1/docs/figures/cycles.png?raw=true)" in absolute
-    assert "(https://example.org/ctld/blob/v1/docs/ensembles.md#measured-is-it-the-tempering)" in absolute
+    assert "(https://example.org/ctld/blob/v1/docs/maths.md#what-the-papers-settings-sample)" in absolute
 
 
 def test_without_a_place_files_are_named(hook):

@@ -128,12 +128,14 @@ def test_the_command_line_computes_what_is_asked_for_and_says_what_is_missing(tm
 DOORS = {
     "ctld_lab.data",
     "ctld_lab.records",
+    "ctld_lab.report.chains",
+    "ctld_lab.report.reading",
     "ctld_lab.statistics",
     "ctld_lab.streams",
     "ctld_lab.studies",
     "ctld_lab.tuning",
 }
-"""What research/ may use of the laboratory: data, statistics, and the declaration of a study that `ctld run` takes."""
+"""Parts of the laboratory that research/ may use: data, statistics, stored tables, and the declaration of a study."""
 
 
 def names_imported(source):
