@@ -452,7 +452,7 @@ class Sampler(Resumable):
         """Take in what a step has found; nothing, in most methods."""
 
     def _tick(self, explored: bool) -> None:
-        """Count the step, which is taken; True where it has read the loss."""
+        """Count the step, which is taken."""
         self.clock.steps += 1
 
     def _noise(self) -> Noise:
