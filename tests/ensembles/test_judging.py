@@ -266,3 +266,12 @@ def test_fit_uses_validation():
         progress=False,
     )
     assert len(ensemble.calibration.weights) == 3
+
+
+def test_an_interval_without_any_noise_is_refused():
+    """It would be the mean's, and cover far fewer targets than it says."""
+    silent = regression(torch.zeros(5), 0.0, 0.01)
+    with pytest.raises(ValueError, match="conformal"):
+        silent.interval(0.9)
+    lower, upper = silent.interval(0.9, noise=1.0)
+    assert float((upper - lower).min()) > 3.2

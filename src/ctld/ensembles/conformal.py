@@ -96,7 +96,7 @@ def conformal(
 def _band(prediction: RegressionPrediction, coverage: float, score: Score) -> tuple[Tensor, Tensor, Tensor]:
     """Return the band to be widened, and the unit in which it is."""
     if score == "quantile":
-        lower, upper = prediction.interval(coverage)
+        lower, upper = prediction.interval(coverage, noise=0.0)
         return lower, upper, torch.ones_like(lower)
     unit = prediction.total.sqrt() if score == "scaled" else torch.ones_like(prediction.mean)
     if score == "scaled" and not bool((unit > 0).all()):

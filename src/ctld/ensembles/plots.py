@@ -60,7 +60,7 @@ def plot_regression(prediction: RegressionPrediction, inputs: Any, targets: Any,
             f"inputs must be one number for each prediction, got {len(x)} for {len(mean)}. Give one column"
         )
     order = x.argsort()
-    lower, upper = (end.flatten()[order].tolist() for end in prediction.interval(coverage))
+    lower, upper = (end.flatten()[order].tolist() for end in prediction.interval(coverage, noise=0.0))
     figure, axes = _figure(1, 1)
     along = x[order].tolist()
     axes.fill_between(along, lower, upper, alpha=0.3, label=f"{100 * coverage:g} % of new values")

@@ -113,8 +113,18 @@ class RegressionPrediction:
         """
         return regression_metrics(self, targets, noise=noise)
 
-    def interval(self, coverage: float = 0.9, *, noise: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Return the lower and the upper end of the central interval of a Gaussian of variance `total` + noise²."""
+    def interval(self, coverage: float = 0.9, *, noise: float | None = None) -> tuple[Tensor, Tensor]:
+        """Return the lower and the upper end of the central interval of a Gaussian of variance `total` + noise².
+
+        A model that predicts no variance needs `noise`, the standard deviation of the targets around their mean. With 0 the
+        interval is that of the mean, not of a new value.
+        """
+        if noise is None and not bool((self.aleatoric > 0).any()):
+            raise ValueError(
+                "noise must be given for a model that predicts no variance: its interval would hold the mean, and far fewer "
+                "targets than asked for. Give noise=, or take ctld.ensembles.conformal with held-out data"
+            )
+        noise = 0.0 if noise is None else noise
         half = _quantile(0.5 + coverage / 2) * (self.total + noise**2).sqrt()
         return self.mean - half, self.mean + half
 
