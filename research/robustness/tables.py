@@ -125,11 +125,23 @@ def findings(results: Path) -> dict[str, Any]:
     total = sum(found.values())
     certain = int(rows[0][-1])
     noise = counts(table, "auto cycles, T auto", "auto cycles, T = 0")
+    own = verdicts(table, default)
+    long = own[own["problem"].isin(classes) & (own["epochs"] == own.groupby("problem")["epochs"].transform("max"))]
+    by_problem_mean = long.groupby("problem")["mean"].mean()
+    spread = stats.t.ppf(0.975, len(by_problem_mean) - 1) * by_problem_mean.sem()
+    gain = by_problem_mean.mean()
+    ends = f"{percent(gain - spread)} to {percent(gain + spread)}"
     lines = [
         {
             "id": "default", "problem": f"the default beside SGD, {total} settings that nobody tuned",
             "verdict": f"better in {found['better']}, worse in {found['worse']}",
             "numbers": ", ".join(f"{found[word]} {word}" for word in WORDS) + f"; {certain} worse after Holm's correction",
+        },
+        {
+            "id": "long",
+            "problem": f"the default beside SGD, long budgets, {len(by_problem_mean)} problems with classes",
+            "verdict": "ahead" if gain + spread < 0 else "undecided",
+            "numbers": f"nll {percent(gain)} ({ends}, by problems)",
         },
         {
             "id": "noise", "problem": "noise on against noise off, same cycles",
